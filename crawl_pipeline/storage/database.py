@@ -1,0 +1,307 @@
+"""Connections to the crawl's database: every wait has an end, and an outage is waited out or said in one sentence.
+
+Owns URLs, time limits, the pool and what is tried again; what is asked of the database is the stores' business.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any, TypeVar, assert_never
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.abc import RV, PQGen
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from crawl_pipeline.errors import DatabaseUnavailable, UsageError
+
+T = TypeVar("T")
+
+ANSWER_WITHIN = 20.0  # seconds, beyond the server's own limits
+MAX_CONFLICTS = 20
+FIRST_PAUSE = 0.05  # seconds
+LONGEST_PAUSE = 2.0
+
+_CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_OUTAGES = {
+    "25P03",  # idle_in_transaction_session_timeout: the server has ended the session
+    "55P03",  # lock_timeout
+    "57014",  # statement_timeout
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now
+    "58030",  # io_error
+}
+_OUTAGE_CLASSES = {"08", "53"}  # connection exceptions; insufficient resources (disk, memory, connections)
+# A refused connection has no SQLSTATE. These words mean that waiting will not help; in other languages we wait in vain.
+_REFUSED_FOR_GOOD = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|(database|role) \".*\" does not exist"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """What ends every wait for the database, in seconds. `answer` is the client's: a stopped server says nothing."""
+
+    connect: int = 5
+    statement: float = 15.0
+    lock: float = 10.0
+    idle_in_transaction: float = 30.0
+    answer: float = ANSWER_WITHIN
+
+
+class TimedConnection(psycopg.Connection[Any]):
+    """A psycopg connection that gives the server `answer_within` seconds, then closes and raises OperationalError."""
+
+    answer_within: float = ANSWER_WITHIN
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """Run one exchange with the server; a `timeout` of the caller's own leaves the connection open."""
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
+        deadline = time.monotonic() + self.answer_within
+        try:
+            return super().wait(gen, interval, self.answer_within)
+        except psycopg.OperationalError as error:
+            if time.monotonic() < deadline:
+                raise
+            self.pgconn.finish()  # an answer that came later would be taken for the next statement's
+            raise psycopg.OperationalError(f"no answer for {self.answer_within:g} s") from error
+
+
+class Failure(Enum):
+    """What an error of the database calls for."""
+
+    CONFLICT = auto()  # two transactions met: again at once
+    OUTAGE = auto()  # not reachable, not answering, not able: again later
+    REFUSED = auto()  # will not let us in, now or later
+    OURS = auto()  # the statement is wrong
+
+
+class Database:
+    """A small pool of time-limited connections. Safe to share between threads, not over a fork."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        patience: timedelta,
+        stop: threading.Event | None,
+        revive: Callable[[], None] | None,
+    ) -> None:
+        self.engine = engine
+        self.patience = patience
+        self._stop = stop or threading.Event()
+        self._revive = revive
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        patience: timedelta = timedelta(seconds=60),
+        application_name: str = "crawl-pipeline",
+        limits: TimeLimits | None = None,
+        stop: threading.Event | None = None,
+        revive: Callable[[], None] | None = None,
+    ) -> Database:
+        """Describe the database; the first connection is made when it is needed.
+
+        `patience` is how long an outage is waited out, cut short by `stop`. `revive` is called during an outage
+        before each new try (the embedded server starts again there). Raises UsageError on a malformed URL.
+        """
+        engine = make_engine(url, application_name=application_name, limits=limits or TimeLimits())
+        return cls(engine, patience=patience, stop=stop, revive=revive)
+
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL, with its password."""
+        return self.engine.url.render_as_string(hide_password=False)
+
+    def retry(self, work: Callable[[sa.Connection], T], *, stop: threading.Event | None = None) -> T:
+        """Run `work` in one transaction and commit it, as often as conflicts and outages demand.
+
+        A commit whose answer was lost is run again: the caller promises that `work` is idempotent or fenced.
+        Conflicts are tried again at once, at most `MAX_CONFLICTS` times; outages with growing pauses for `patience`,
+        then DatabaseUnavailable is raised. Every other error passes.
+        """
+
+        def attempt() -> T:
+            with self.engine.connect() as connection, _transaction(connection):
+                return work(connection)
+
+        return self._patiently(attempt, stop or self._stop)
+
+    @contextmanager
+    def connection(self) -> Iterator[sa.Connection]:
+        """One transaction, committed at the end of the block, rolled back by an exception.
+
+        Getting the connection has patience; the block runs once, and an outage within it raises DatabaseUnavailable.
+        """
+        with self._patiently(self.engine.connect, self._stop) as connection:
+            try:
+                with _transaction(connection):
+                    yield connection
+            except (DBAPIError, psycopg.Error) as error:
+                if classify(error) in (Failure.OUTAGE, Failure.REFUSED):
+                    raise self._unavailable(error, timedelta(0)) from error
+                raise
+
+    @contextmanager
+    def raw(self) -> Iterator[TimedConnection]:
+        """As `connection`, with psycopg's own connection: for hot statements."""
+        with self.connection() as connection:
+            yield driver_connection(connection)
+
+    def close(self) -> None:
+        """Close the idle connections; those in use close when they are given back."""
+        self.engine.dispose()
+
+    def _patiently(self, attempt: Callable[[], T], stop: threading.Event) -> T:
+        started = time.monotonic()
+        conflicts = outages = 0
+        while True:
+            try:
+                return attempt()
+            except (DBAPIError, psycopg.Error) as error:
+                match failure := classify(error):
+                    case Failure.CONFLICT:
+                        conflicts += 1
+                        if conflicts > MAX_CONFLICTS:
+                            raise
+                        time.sleep(random.uniform(0, 0.005 * conflicts))
+                    case Failure.OUTAGE:
+                        # The pool's other connections may be as dead; raw psycopg errors do not tell it.
+                        self.engine.dispose()
+                        waited = timedelta(seconds=time.monotonic() - started)
+                        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**outages) * random.uniform(0.5, 1)
+                        outages = min(outages + 1, 16)
+                        if waited >= self.patience or stop.wait(pause):
+                            raise self._unavailable(error, waited) from error
+                        if self._revive is not None:
+                            self._revive()
+                    case Failure.REFUSED:
+                        raise self._unavailable(error, timedelta(0)) from error
+                    case Failure.OURS:
+                        raise
+                    case _:
+                        assert_never(failure)
+
+    def _unavailable(self, error: BaseException, waited: timedelta) -> DatabaseUnavailable:
+        url = self.engine.url
+        host = url.host or url.query.get("host") or "the default socket"
+        where = f"{host}:{url.port}" if url.port else f"{host}"
+        tried = f" for {waited.total_seconds():.0f} s" if waited else ""
+        return DatabaseUnavailable(
+            f'database "{url.database}" at {where} could not be used{tried}: {_one_line(error)}; see that it '
+            f"runs and that CRAWL_DATABASE_URL is right, then run the same command again: what was stored is kept"
+        )
+
+
+def make_engine(url: str, *, application_name: str, limits: TimeLimits) -> sa.Engine:
+    """An engine over psycopg 3 whose connections are `TimedConnection`s in UTC and READ COMMITTED."""
+    engine = sa.create_engine(
+        with_driver(url, "psycopg"),
+        use_native_hstore=False,
+        pool_size=4,
+        max_overflow=8,
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> TimedConnection:
+        asked = str(parameters.get("options", ""))
+        parameters.update(
+            application_name=application_name,
+            client_encoding="utf-8",
+            connect_timeout=limits.connect,
+            keepalives=1,
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=int(limits.answer * 1000),
+            options=f"{asked} {_server_options(limits)}".strip(),
+        )
+        connection = TimedConnection.connect(*arguments, **parameters)
+        connection.answer_within = limits.answer
+        return connection
+
+    return engine
+
+
+def with_driver(url: str, driver: str, *, database: str | None = None) -> str:
+    """A Postgres URL as SQLAlchemy wants it for `driver`, optionally of another database on the same server."""
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise UsageError(
+            "the database URL is malformed; write it as postgresql://user:password@host:5432/database"
+        ) from error
+    if parsed.drivername.split("+", 1)[0] not in {"postgresql", "postgres"}:
+        raise UsageError(
+            f'"{parsed.drivername}" is no Postgres URL; write it as postgresql://user:password@host:5432/database'
+        )
+    parsed = parsed.set(drivername=f"postgresql+{driver}")
+    if database is not None:
+        parsed = parsed.set(database=database)
+    return parsed.render_as_string(hide_password=False)
+
+
+def driver_connection(connection: sa.Connection) -> TimedConnection:
+    """The psycopg connection under a SQLAlchemy one, in the same transaction."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, TimedConnection)
+    return driver
+
+
+def classify(error: DBAPIError | psycopg.Error) -> Failure:
+    """What the error calls for, by its SQLSTATE; without one, an OperationalError is about the connection."""
+    root = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(root, psycopg.Error):
+        return Failure.OURS
+    state = root.sqlstate
+    if state in _CONFLICTS:
+        return Failure.CONFLICT
+    if state in _OUTAGES or (state or "")[:2] in _OUTAGE_CLASSES:
+        return Failure.OUTAGE
+    if state is None and isinstance(root, psycopg.OperationalError | psycopg.InterfaceError):
+        return Failure.REFUSED if _REFUSED_FOR_GOOD.search(str(root)) else Failure.OUTAGE
+    return Failure.OURS
+
+
+def _one_line(error: BaseException) -> str:
+    root = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(root).split())
+
+
+@contextmanager
+def _transaction(connection: sa.Connection) -> Iterator[None]:
+    """Commit or roll back; what is raised is the first error, never a rollback's on a dead connection."""
+    transaction = connection.begin()
+    try:
+        yield
+        transaction.commit()
+    except BaseException:
+        with suppress(Exception):
+            transaction.rollback()
+        if connection.invalidated or driver_connection(connection).closed:
+            connection.invalidate()  # raw psycopg errors do not tell the pool
+        raise
+
+
+def _server_options(limits: TimeLimits) -> str:
+    milliseconds = {
+        "statement_timeout": limits.statement,
+        "lock_timeout": limits.lock,
+        "idle_in_transaction_session_timeout": limits.idle_in_transaction,
+    }
+    options = [f"-c {name}={seconds * 1000:.0f}" for name, seconds in milliseconds.items()]
+    return " ".join([*options, "-c timezone=UTC", r"-c default_transaction_isolation=read\ committed"])

@@ -1,0 +1,125 @@
+"""One PostgreSQL server a session, one database a test.
+
+The server is the embedded one, or Debian's PostgreSQL 15 with CRAWL_TEST_POSTGRES=debian15. It lives in a private
+temporary folder, so that sessions may run side by side. `--forbid-skips` makes a skipped test a failure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from crawl_pipeline.storage import schema
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
+from crawl_pipeline_tests import wait_until
+
+__all__ = ["wait_until"]
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+TEMPLATE = "crawl_template"
+
+_numbers = itertools.count(1)
+
+
+def test_binaries() -> Path | None:
+    """The folder of the PostgreSQL programs under test; None: the bundled ones."""
+    chosen = os.environ.get("CRAWL_TEST_POSTGRES") or "embedded"
+    if chosen == "embedded":
+        return None
+    if chosen == "debian15":
+        if not (DEBIAN_15 / "initdb").exists():
+            pytest.exit("CRAWL_TEST_POSTGRES=debian15 needs Debian's package postgresql-15", returncode=1)
+        return DEBIAN_15
+    pytest.exit(f"CRAWL_TEST_POSTGRES is {chosen}; use embedded or debian15", returncode=1)
+
+
+test_binaries.__test__ = False  # type: ignore[attr-defined]  # pytest takes its name for a test's
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedServer]:
+    """The session's server, with the migrated database `TEMPLATE` to clone."""
+    # Not tmp_path: pytest closes those folders to the server's user, each session anew.
+    home = Path(tempfile.mkdtemp(prefix="crawl-tests-"))
+    server = EmbeddedServer.attach(home, binaries=test_binaries())
+    try:
+        administer(server, f"CREATE DATABASE {TEMPLATE}")
+        schema.upgrade(server.url(TEMPLATE))
+        yield server
+    finally:
+        server.release()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
+    """The URL of a fresh database without any table."""
+    yield from _fresh_database(postgres_server, "template0")
+
+
+@pytest.fixture
+def database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
+    """The URL of a fresh database with the current schema."""
+    yield from _fresh_database(postgres_server, TEMPLATE)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A fresh database with the current schema, open."""
+    opened = Database.connect(database_url, application_name="test")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def crawl_home() -> Iterator[Path]:
+    """A fresh CRAWL_HOME. Whatever server still runs there at the end is stopped."""
+    folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
+    home = folder / "home"
+    yield home
+    if home.exists():
+        server = EmbeddedServer.attached(home)
+        while server is not None:
+            server.release()
+            server = EmbeddedServer.attached(home)
+        for process in server_processes(home):
+            process.kill()
+        wait_until(lambda: not server_processes(home))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def administer(server: EmbeddedServer, statement: str) -> None:
+    """Run one statement of the server's owner, outside of any transaction."""
+    url = server.url("postgres").replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+        connection.execute(statement.encode())
+
+
+def _fresh_database(server: EmbeddedServer, template: str) -> Iterator[str]:
+    name = f"test_{next(_numbers)}"
+    administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield server.url(name)
+    administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--forbid-skips`."""
+    parser.addoption("--forbid-skips", action="store_true", help="a skipped test fails the session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a session that was to skip nothing and did."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--forbid-skips") and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("\n--forbid-skips: skipped tests are failures here", red=True)
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
