@@ -1,0 +1,143 @@
+"""One libcurl easy handle: the options every request shares, and the exchange that it carries now."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pycurl
+
+from crawl_pipeline.domain.pages import FetchFailure
+from crawl_pipeline.fetching.addresses import permitted, refusal
+from crawl_pipeline.fetching.reception import Reception
+from crawl_pipeline.fetching.request_lines import header_lines, request_target
+
+# CURLOPT_QUICK_EXIT, which pycurl has no name for: never wait for a resolver thread that is still busy.
+_QUICK_EXIT = 322
+_KEPT_FOR = 60  # seconds that an idle connection may still be used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """What libcurl's callbacks share with the loop that runs them.
+
+    Exceptions of callbacks are left in `faults` for the loop to raise: pycurl would print and forget them.
+    """
+
+    clock: Callable[[], float]
+    ca_file: str
+    faults: list[BaseException] = field(default_factory=list)
+    opened: list[socket.socket] = field(default_factory=list)  # pycurl uses a duplicate: these are to be closed
+
+
+class Hand:
+    """Carries one exchange after another; made once, used again and again."""
+
+    __slots__ = ("_connect_ms", "_has_opened", "_loop", "_refused", "_timeout_ms", "easy", "reception", "tag")
+
+    def __init__(self, loop: Loop) -> None:
+        self.easy: Any = pycurl.Curl()
+        self.tag: object = None
+        self.reception: Reception | None = None
+        self._loop = loop
+        self._refused: list[str] = []  # addresses that the rule kept it from
+        self._has_opened = False  # a socket, to an address that the rule permits
+        self._timeout_ms = self._connect_ms = 0
+        self._set_shared_options(loop.ca_file)
+
+    def _set_shared_options(self, ca_file: str) -> None:
+        set_option = self.easy.setopt
+        set_option(pycurl.NOSIGNAL, 1)
+        set_option(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
+        set_option(pycurl.FOLLOWLOCATION, 0)
+        set_option(pycurl.PATH_AS_IS, 1)
+        set_option(pycurl.PROXY, "")  # not even the environment's: the address rule would then judge the proxy
+        set_option(pycurl.NOPROXY, "*")
+        set_option(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
+        set_option(pycurl.HTTP09_ALLOWED, 0)
+        set_option(pycurl.HTTP_CONTENT_DECODING, 0)
+        set_option(pycurl.SSL_VERIFYPEER, 1)
+        set_option(pycurl.SSL_VERIFYHOST, 2)
+        set_option(pycurl.CAINFO, ca_file)
+        set_option(pycurl.MAXAGE_CONN, _KEPT_FOR)
+        set_option(pycurl.HEADERFUNCTION, self._on_header)
+        set_option(pycurl.WRITEFUNCTION, self._on_body)
+        set_option(pycurl.OPENSOCKETFUNCTION, self._on_socket)
+        with contextlib.suppress(pycurl.error, TypeError):
+            set_option(_QUICK_EXIT, 1)
+
+    def take(self, tag: object, reception: Reception) -> None:
+        """Prepare for one request. Raises ValueError for headers that cannot be sent."""
+        request = reception.request
+        lines = header_lines(request.headers)
+        # An empty value is written "Name;" to libcurl: "Name:" would mean that the header is not to be sent.
+        header = [(f"{name}: {value}" if value else f"{name};").encode("latin-1") for name, value in lines]
+        set_option = self.easy.setopt
+        set_option(pycurl.HTTPHEADER, header)
+        set_option(pycurl.URL, request.url)
+        # As written: libcurl alone would turn %e2 into %E2.
+        set_option(pycurl.REQUEST_TARGET, request_target(request.url))
+        timeout_ms, connect_ms = max(1, round(request.timeout * 1000)), max(1, round(request.connect_timeout * 1000))
+        if timeout_ms != self._timeout_ms:
+            set_option(pycurl.TIMEOUT_MS, timeout_ms)
+            self._timeout_ms = timeout_ms
+        if connect_ms != self._connect_ms:
+            set_option(pycurl.CONNECTTIMEOUT_MS, connect_ms)
+            self._connect_ms = connect_ms
+        self.reception = reception
+        self.tag = tag
+        self._refused.clear()
+        self._has_opened = False
+
+    def drop(self) -> None:
+        """Forget the exchange; the handle may be taken again."""
+        self.reception = None
+        self.tag = None
+
+    def refusal(self) -> str | None:
+        """The sentence for people when the address rule left no address to connect to."""
+        if not self._refused or self._has_opened or self.reception is None:
+            return None
+        host = urlsplit(self.reception.request.url).hostname or ""
+        return refusal(host, self._refused)
+
+    # Callbacks: libcurl calls them inside socket_action.
+
+    def _on_header(self, line: bytes) -> int | None:
+        try:
+            assert self.reception is not None
+            return None if self.reception.take_line(line, self._loop.clock()) else 0
+        except BaseException as error:
+            self._loop.faults.append(error)
+            return 0
+
+    def _on_body(self, chunk: bytes) -> int | None:
+        try:
+            assert self.reception is not None
+            return None if self.reception.take_body(chunk) else 0
+        except BaseException as error:
+            self._loop.faults.append(error)
+            return 0
+
+    def _on_socket(self, purpose: int, address: Any) -> Any:
+        try:
+            assert self.reception is not None
+            family, kind, protocol, (ip, *_) = address
+            if not permitted(ip, self.reception.request.allow_networks):
+                self._refused.append(ip)
+                return pycurl.SOCKET_BAD
+            self._has_opened = True
+            opened = socket.socket(family, kind, protocol)
+            self._loop.opened.append(opened)
+            return opened
+        except OSError as error:
+            if self.reception is not None:
+                self.reception.end(FetchFailure.CONNECTION, f"no socket could be opened: {error}")
+            return pycurl.SOCKET_BAD
+        except BaseException as error:
+            self._loop.faults.append(error)
+            return pycurl.SOCKET_BAD
