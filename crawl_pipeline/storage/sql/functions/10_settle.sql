@@ -1,0 +1,62 @@
+-- The exact min(due_at) of a queue: one index probe.
+CREATE OR REPLACE FUNCTION queue_next_due(p_source int, p_host int, p_lane smallint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+  SELECT coalesce((SELECT u.due_at FROM urls u
+    WHERE u.source_id = p_source AND u.host_id = p_host AND (u.state <> 'queued') = (p_lane = 1)
+      AND u.lease_token IS NULL AND u.due_at IS NOT NULL ORDER BY u.due_at LIMIT 1), 'infinity')
+$$;
+
+-- What each unpaused source and its robots.txt ask of a host: the strictest wins.
+CREATE OR REPLACE FUNCTION host_budget(p_host int, OUT slots smallint, OUT min_delay interval) LANGUAGE sql STABLE AS $$
+  SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay))
+    FROM sources s LEFT JOIN host_policies p ON p.source_id = s.source_id AND p.host_id = p_host
+   WHERE s.paused_at IS NULL
+     AND EXISTS (SELECT 1 FROM queues q WHERE q.host_id = p_host AND q.source_id = s.source_id)
+$$;
+
+-- How long a host rests after the n-th outage in a row: 5 s, doubling, at most 10 minutes, with up to 10 % jitter.
+CREATE OR REPLACE FUNCTION outage_rest(p_outages int) RETURNS interval LANGUAGE sql VOLATILE AS $$
+  SELECT least(interval '5 seconds' * power(2, least(p_outages, 20) - 1), interval '10 minutes') * (1 + 0.1 * random())
+$$;
+
+-- The one writer path to hosts and queues for all that ends leases or makes URLs due: ONE ordered pass over hosts, then ONE
+-- ordered pass over queues (two passes deadlock). The leases named in p_end are already locked by the caller.
+--   f_host, f_failed, f_ok: per host, failures in a row added by this commit, and whether a success broke the row.
+CREATE OR REPLACE FUNCTION settle(
+  p_end uuid[], p_end_hosts int[], w_source int[], w_host int[], w_lane smallint[], w_due timestamptz[],
+  f_host int[] DEFAULT '{}', f_failed int[] DEFAULT '{}', f_ok boolean[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+DECLARE t timestamptz := clock_timestamp(); v_last int[] := '{}';
+BEGIN
+  IF p_end <> '{}' THEN
+    WITH d AS (DELETE FROM leases WHERE lease_token = ANY (p_end) RETURNING source_id, host_id)
+    SELECT array_agg(d.source_id), array_agg(d.host_id) INTO v_last, p_end_hosts FROM d;
+  END IF;
+  IF coalesce(p_end_hosts, '{}') <> '{}' OR f_host <> '{}' THEN
+    PERFORM 1 FROM hosts WHERE host_id = ANY (p_end_hosts || f_host) ORDER BY host_id FOR NO KEY UPDATE;
+    -- No start of an ended lease can be later than now (its worker stops at expires_at), so now + delay is safe.
+    UPDATE hosts h SET next_request_at = greatest(h.next_request_at, t + h.min_delay),
+           last_source_id = e.source_id, yield_until = t + interval '2 seconds'
+      FROM (SELECT DISTINCT ON (x.h) x.h, x.s AS source_id FROM unnest(p_end_hosts, v_last) AS x(h, s)) e
+     WHERE h.host_id = e.h;
+    UPDATE hosts h SET failures = CASE WHEN f.ok THEN 0 ELSE h.failures + f.failed END,
+           outages = CASE WHEN f.ok THEN 0 WHEN h.failures + f.failed >= 5 AND h.blocked_until <= t THEN h.outages + 1 ELSE h.outages END,
+           blocked_until = CASE WHEN NOT f.ok AND h.failures + f.failed >= 5 AND h.blocked_until <= t
+                                THEN t + outage_rest(h.outages + 1) ELSE h.blocked_until END,
+           blocked_reason = CASE WHEN NOT f.ok AND h.failures + f.failed >= 5 AND h.blocked_until <= t
+                                 THEN 'host_down' ELSE h.blocked_reason END
+      FROM (SELECT x.h, sum(x.failed) AS failed, bool_or(x.ok) AS ok FROM unnest(f_host, f_failed, f_ok) AS x(h, failed, ok) GROUP BY 1) f
+     WHERE h.host_id = f.h;
+  END IF;
+  -- DO UPDATE ... WHERE locks the row even when it changes nothing: this closes the lost wake-up race with `claim`.
+  INSERT INTO queues AS q (source_id, host_id, lane, next_due_at, not_before)
+    SELECT x.s, x.h, x.l, min(x.d), max(x.nb) FROM (
+      SELECT s, h, l, d, 'epoch'::timestamptz AS nb FROM unnest(w_source, w_host, w_lane, w_due) AS w(s, h, l, d) WHERE d IS NOT NULL
+      UNION ALL
+      SELECT e.source_id, e.host_id, e.lane, 'infinity', greatest(h.blocked_until, CASE WHEN EXISTS (
+               SELECT 1 FROM leases l WHERE l.host_id = h.host_id) THEN t ELSE h.next_request_at END)
+        FROM queues e JOIN hosts h USING (host_id) WHERE e.host_id = ANY (p_end_hosts || f_host)) x
+     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+  ON CONFLICT (source_id, host_id, lane) DO UPDATE
+     SET next_due_at = least(q.next_due_at, excluded.next_due_at),
+         not_before = CASE WHEN excluded.not_before > 'epoch' THEN excluded.not_before ELSE q.not_before END
+   WHERE q.next_due_at > excluded.next_due_at OR (excluded.not_before > 'epoch' AND q.not_before <> excluded.not_before);
+END $$;
