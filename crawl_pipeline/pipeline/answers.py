@@ -1,0 +1,130 @@
+"""From an answer to a completed page: what it says of the page, and of its host.
+
+Reads and compares contents; states and due times are `decide`'s. Waits for nothing: a stored body that must be compared
+is asked for, and the page goes on when it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.outcomes import UrlState
+from crawl_pipeline.domain.pages import CompletedPage, Exchange, FoundLink, KnownVersion
+from crawl_pipeline.pipeline.database_thread import DatabaseThread
+from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
+from crawl_pipeline.pipeline.leases import DatabaseClock
+from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
+from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
+from crawl_pipeline.pipeline.visit import Visit
+from crawl_pipeline.storage import pages as stored_pages
+from crawl_pipeline.storage.database import Database
+
+
+class Answers:
+    """Judges answers in the crawl loop's thread. Each page goes to `hand_over` exactly once."""
+
+    def __init__(
+        self,
+        database: Database,
+        thread: DatabaseThread,
+        contract: Contract,
+        clock: DatabaseClock,
+        *,
+        decider: Decider,
+        reader: PageReader,
+        sitemaps: SitemapVisits,
+        hand_over: Callable[[Visit, CompletedPage], None],
+    ) -> None:
+        self._database = database
+        self._thread = thread
+        self._client = contract.fetch.client
+        self._clock = clock
+        self._decider = decider
+        self._reader = reader
+        self._sitemaps = sitemaps
+        self._hand_over = hand_over
+
+    def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
+        """Judge the last hop of a visit (`verdict`: what a redirect was judged already)."""
+        verdict = verdict or judge_exchange(exchange, was_conditional=visit.is_conditional)
+        if verdict.state is None and not visit.claimed.is_sitemap:
+            self._read(visit, exchange)
+            return
+        visit.note(exchange)
+        links: Sequence[FoundLink] = ()
+        if verdict.state is None:
+            verdict = Verdict(state=UrlState.ACCEPTED)
+            links = self._sitemaps.links(visit, exchange)
+        self.decide(visit, verdict, links)
+
+    def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
+        """Whether an answer speaks against its host."""
+        return verdict is None and is_host_trouble(judge_exchange(exchange, was_conditional=True))
+
+    def decide(self, visit: Visit, verdict: Verdict, links: Sequence[FoundLink] = ()) -> None:
+        """Hand over a page whose content is not looked at."""
+        self._hand_over(visit, replace(self._decided(visit, verdict), links=tuple(links)))
+
+    def _read(self, visit: Visit, exchange: Exchange) -> None:
+        assert visit.page is not None
+        claimed, token = visit.claimed, visit.slot.held.token
+        reading = self._reader.read(
+            exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth
+        )
+        hashed = body_hash(exchange.body)
+        visit.note(exchange, hashed)
+        if reading.verdict is not None:
+            self.decide(visit, reading.verdict)
+            return
+        known = claimed.version
+        if known is None:
+            self._complete(visit, exchange, reading, hashed, None)
+        elif known.body_hash == hashed:
+            self._complete(visit, exchange, reading, hashed, reading.content_hash)
+        elif known.extractor_version == self._reader.extractor_version:
+            self._complete(visit, exchange, reading, hashed, known.content_hash)
+        else:
+            self._compare(visit, exchange, reading, hashed, known)
+
+    def _compare(self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes, known: KnownVersion) -> None:
+        """Other rules read the stored version: its hash is made again from its body, so that changed rules alone
+        never make a version."""
+
+        def compare(stored: tuple[bytes, str | None] | None) -> None:
+            assert visit.page is not None
+            known_hash = None
+            if stored is not None:
+                token = visit.slot.held.token
+                known_hash = self._reader.content_hash(stored[0], stored[1], visit.url, visit.page, token)
+            self._complete(visit, exchange, reading, hashed, known_hash)
+
+        self._thread.ask(lambda: stored_pages.body(self._database, known.body_hash), compare)
+
+    def _complete(
+        self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes, known_hash: bytes | None
+    ) -> None:
+        is_same = known_hash == reading.content_hash
+        page = self._decided(visit, Verdict(state=UrlState.UNCHANGED if is_same else UrlState.ACCEPTED))
+        page = with_content(
+            page,
+            reading,
+            exchange,
+            hashed=hashed,
+            known=visit.claimed.version if is_same else None,
+            extractor_version=self._reader.extractor_version,
+            client=self._client,
+        )
+        self._hand_over(visit, page)
+
+    def _decided(self, visit: Visit, verdict: Verdict) -> CompletedPage:
+        held = visit.slot.held
+        return self._decider.decide(
+            held.lease,
+            visit.claimed,
+            verdict,
+            now=self._clock.now(),
+            fetches=tuple(visit.fetches),
+            host_failures=held.failures,
+        )

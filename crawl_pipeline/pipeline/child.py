@@ -1,0 +1,152 @@
+"""A worker process: `python -m crawl_pipeline.pipeline.child`, started by the supervisor and no one else.
+
+Reads its orders as one line of JSON from standard input, then crawls until that pipe closes: a stop, or the parent's
+death. Imports no Dagster. Exit codes: 0 stopped as asked, 75 infrastructure (the sentence is on standard output).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.pages import CrawlId
+from crawl_pipeline.errors import CrawlError
+from crawl_pipeline.fetching.transport import make_transport
+from crawl_pipeline.pipeline.crawl_loop import CrawlLoop, Share
+from crawl_pipeline.pipeline.hand import Hand
+from crawl_pipeline.pipeline.heartbeat import Heartbeat
+from crawl_pipeline.pipeline.leases import DatabaseClock, LeaseTable
+from crawl_pipeline.pipeline.processes import machine_name
+from crawl_pipeline.storage import crawls
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.frontier import Frontier
+
+EXIT_INFRASTRUCTURE = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a worker is told. The database's URL comes by environment (`CRAWL_WORKER_DATABASE`), never by argument."""
+
+    crawl_id: str
+    source_id: int
+    run_id: str
+    worker_id: str
+    contract: str
+    in_flight: int
+    slots: int
+    hand_fd: int
+    patience: float
+    lease_for: float
+    grace: float
+
+    def to_line(self) -> bytes:
+        """One line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def main() -> int:
+    """Work as ordered; see the module."""
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    orders = Orders(**json.loads(sys.stdin.buffer.readline()))
+    try:
+        _work(orders, stop)
+    except CrawlError as error:
+        print(error, flush=True)
+        return EXIT_INFRASTRUCTURE
+    return 0
+
+
+def _work(orders: Orders, stop: threading.Event) -> None:
+    contract = Contract.from_json(orders.contract)
+    url = os.environ["CRAWL_WORKER_DATABASE"]
+    lease_for = timedelta(seconds=orders.lease_for)
+    database = Database.connect(
+        url, patience=timedelta(seconds=orders.patience), application_name=f"crawl {contract.source}", stop=stop
+    )
+    # The heartbeat gives up sooner, and tries again at its next beat: it must not hold up the stop.
+    pulse = Database.connect(url, patience=lease_for / 6, application_name=f"heartbeat {contract.source}")
+    crawl_id = CrawlId(UUID(orders.crawl_id))
+    frontier = Frontier(
+        database,
+        source_id=orders.source_id,
+        crawl_id=crawl_id,
+        run_id=orders.run_id,
+        worker_id=orders.worker_id,
+        lease_for=lease_for,
+    )
+    database.retry(
+        lambda connection: crawls.start_worker(connection, orders.worker_id, crawl_id, machine_name(), os.getpid())
+    )
+    transport = make_transport(contract.fetch.client, max_in_flight=orders.in_flight + 8)
+    clock = DatabaseClock()
+    leases = LeaseTable(clock, lease_for)
+    with os.fdopen(orders.hand_fd, "r+b") as file:
+        hand = Hand(file)
+    share = Share(in_flight=orders.in_flight, slots=orders.slots)
+    loop = CrawlLoop(
+        database, frontier, contract, transport, leases, clock, hand, source_id=orders.source_id, share=share
+    )
+
+    def counts() -> tuple[int, int]:
+        return loop.tally.page_requests, loop.tally.other_requests
+
+    heartbeat = Heartbeat(
+        pulse,
+        Frontier(
+            pulse,
+            source_id=orders.source_id,
+            crawl_id=crawl_id,
+            run_id=orders.run_id,
+            worker_id=orders.worker_id,
+            lease_for=lease_for,
+        ),
+        clock,
+        worker_id=orders.worker_id,
+        tokens=leases.tokens,
+        counts=counts,
+        on_renewed=lambda asked, living: (leases.renewed(asked, living), transport.wake())[0],
+        lease_for=lease_for,
+    )
+    _stop_when_told(stop, transport.wake)
+    heartbeat.beat()  # the clock first: starts are planned in database time
+    heartbeat.start()
+    try:
+        loop.run(stop, timedelta(seconds=orders.grace))
+    finally:
+        heartbeat.stop(timeout=5)
+        loop.thread.close(timeout=orders.grace / 2)
+        transport.close()
+    ended = "stopped"
+    pages, others = counts()
+    database.retry(lambda connection: crawls.end_worker(connection, orders.worker_id, ended, pages, others))
+
+
+def _stop_when_told(stop: threading.Event, wake: object) -> None:
+    """Stop at SIGTERM, and when the parent closes our standard input or dies."""
+
+    def tell(*_: object) -> None:
+        stop.set()
+        wake()  # type: ignore[operator]
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(4096):
+            pass
+        tell()
+
+    signal.signal(signal.SIGTERM, tell)
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,377 @@
+"""The crawl loop of a worker: claims leases, keeps their slots busy, hands finished pages to the committer.
+
+One thread that waits for nothing but the network. What an answer makes of a page is `answers`'; the database is the
+committer's and the heartbeat's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.outcomes import Reason, UrlState
+from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, UrlKey
+from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
+from crawl_pipeline.fetching.transport import Transport
+from crawl_pipeline.pipeline.answers import Answers
+from crawl_pipeline.pipeline.database_thread import DatabaseThread
+from crawl_pipeline.pipeline.decide import Decider, Verdict, asks_to_wait
+from crawl_pipeline.pipeline.hand import Hand
+from crawl_pipeline.pipeline.known_links import KnownLinks
+from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
+from crawl_pipeline.pipeline.reading import PageReader
+from crawl_pipeline.pipeline.robots_gate import RobotsGate, origin_of
+from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
+from crawl_pipeline.pipeline.visit import Requests, RobotsFetch, Visit
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.frontier import Completion, Frontier
+
+_IDLE_FIRST, _IDLE_LONGEST = 0.02, 0.5  # seconds between claims that gave nothing
+_LONGEST_POLL = 0.25
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One worker's part of the crawl: requests in flight, and most slots of one lease."""
+
+    in_flight: int
+    slots: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker has started and finished."""
+
+    page_requests: int = 0
+    other_requests: int = 0
+    pages_finished: int = 0
+
+
+class CrawlLoop:
+    """See the module. Everything runs in the caller's thread, which must be the process's main one."""
+
+    def __init__(
+        self,
+        database: Database,
+        frontier: Frontier,
+        contract: Contract,
+        transport: Transport,
+        leases: LeaseTable,
+        clock: DatabaseClock,
+        hand: Hand,
+        *,
+        source_id: int,
+        share: Share,
+    ) -> None:
+        self._frontier = frontier
+        self._transport = transport
+        self._leases = leases
+        self._clock = clock
+        self._hand = hand
+        self._source_id = source_id
+        self._share = share
+        self._max_retry_after = contract.politeness.max_retry_after
+        self._requests = Requests(contract)
+        self._known_links = KnownLinks()
+        self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
+        self._gate = RobotsGate(database, self.thread, contract, on_change=self._robots_changed)
+        self._sitemaps = SitemapVisits(database, self.thread, contract, source_id)
+        self._answers = Answers(
+            database,
+            self.thread,
+            contract,
+            clock,
+            decider=Decider(contract, random.Random()),
+            reader=PageReader(contract, hand),
+            sitemaps=self._sitemaps,
+            hand_over=self._hand_over,
+        )
+        self._ready: list[tuple[float, int, Slot]] = []
+        self._order = itertools.count()
+        self._visits: dict[UrlKey, Visit] = {}  # started and not committed
+        self._is_claiming = False
+        self._claim_at = 0.0
+        self._idle = _IDLE_FIRST
+        self._stop_by: float | None = None
+        self.tally = Tally()
+
+    def run(self, stop: threading.Event, grace: timedelta) -> None:
+        """Crawl until `stop`; then finish what is in flight within half of `grace`, give the rest back, and return.
+
+        Raises what ended the committer, as DatabaseUnavailable.
+        """
+        self.thread.start()
+        while True:
+            for reply in self.thread.replies():
+                reply()
+            for held in self._leases.lost(time.monotonic()):
+                self._lose(held)
+            if stop.is_set():
+                if self._has_stopped(grace.total_seconds()):
+                    return
+            else:
+                self._claim()
+            self._start_ready()
+            tally = self.tally
+            self._hand.count(tally.page_requests, tally.other_requests, tally.pages_finished)
+            for tag, exchange in self._transport.poll(self._patience()):
+                self._finished(tag, exchange)
+
+    def _has_stopped(self, grace: float) -> bool:
+        now = time.monotonic()
+        if self._stop_by is None:
+            self._stop_by = now + grace / 2
+            for held in self._leases:
+                self._drain(held)
+        if now >= self._stop_by:
+            for visit in list(self._visits.values()):
+                self._transport.abort(visit)
+        return len(self._leases) == 0 or now >= self._stop_by + grace / 4
+
+    def _patience(self) -> float:
+        """How long the network may be waited for: until the next start or claim."""
+        now = time.monotonic()
+        until = now + _LONGEST_POLL
+        if self._ready:
+            until = min(until, self._ready[0][0])
+        if not self._is_claiming and self._stop_by is None and self._leases.slots < self._share.in_flight:
+            until = min(until, self._claim_at)
+        return max(0.0, until - now)
+
+    # Claims
+
+    def _claim(self) -> None:
+        free = self._share.in_flight - self._leases.slots
+        if self._is_claiming or free <= 0 or time.monotonic() < self._claim_at:
+            return
+        self._is_claiming = True
+        share = min(self._share.slots, free)
+        batch = max(64, 16 * share)
+        want = max(batch, min(512, 8 * free))
+        is_idle = len(self._leases) == 0
+        self.thread.ask(
+            lambda: self._frontier.claim(want=want, batch=batch, share=share, is_idle=is_idle), self._claimed
+        )
+
+    def _claimed(self, leases: Sequence[Lease]) -> None:
+        self._is_claiming = False
+        if self._stop_by is not None:  # the stop came while the claim was on its way
+            tokens = [lease.token for lease in leases]
+            self.thread.ask(lambda: self._frontier.release(tokens), lambda _: None)
+            return
+        if not leases:
+            self._claim_at = time.monotonic() + self._idle
+            self._idle = min(_IDLE_LONGEST, self._idle * 1.5)
+            return
+        self._idle = _IDLE_FIRST
+        for lease in leases:
+            for slot in self._leases.add(lease).slots:
+                self._push(slot)
+
+    # Starts
+
+    def _push(self, slot: Slot) -> None:
+        heapq.heappush(self._ready, (slot.next_start, next(self._order), slot))
+
+    def _start_ready(self) -> None:
+        now = time.monotonic()
+        while self._ready and self._ready[0][0] <= now:
+            slot = heapq.heappop(self._ready)[2]
+            if slot.hop is not None:
+                self._start_hop(slot, slot.hop, now)
+            elif slot.held in self._leases:
+                self._start_next(slot, now)
+
+    def _start_hop(self, slot: Slot, hop: Visit | RobotsFetch, now: float) -> None:
+        slot.hop = None
+        if slot.held.is_lost or (isinstance(hop, Visit) and not slot.held.may_start(now)):
+            self._give_up(hop)
+        else:
+            self._request(hop, now)
+
+    def _start_next(self, slot: Slot, now: float) -> None:
+        held = slot.held
+        if not held.waiting:
+            return
+        if not held.may_start(now):
+            self._drain(held)
+            return
+        claimed = held.waiting[0]
+        page, verdict = self._requests.identify(claimed)
+        if verdict is None:
+            rules = self._gate.look(claimed.url)
+            if rules is None:
+                self._wait_for_robots(slot, claimed.url, now)
+                return
+            if not self._gate.allows(rules, claimed.url):
+                verdict = Verdict(state=UrlState.CANCELLED, reason=Reason.ROBOTS, detail="robots.txt disallows it")
+        held.waiting.popleft()
+        held.busy += 1
+        visit = self._visits[claimed.key] = Visit(slot, claimed, page)
+        if verdict is None:
+            self._request(visit, now)
+        else:  # no request; the slot is free again when that is committed
+            self._answers.decide(visit, verdict)
+
+    def _wait_for_robots(self, slot: Slot, url: str, now: float) -> None:
+        origin = origin_of(url)
+        rest = self._gate.rest(origin)
+        if rest is not None:  # it cannot be had: the host waits, no try is spent
+            host_id, until = slot.held.host_id, self._clock.now() + rest
+            reason = Reason.ROBOTS_UNAVAILABLE.value
+            self.thread.ask(lambda: self._frontier.block_host(host_id, until, reason), lambda _: None)
+            self._drain(slot.held)
+        elif self._gate.takes_fetch(origin):
+            slot.held.busy += 1
+            self._request(RobotsFetch(slot, origin), now)
+        else:
+            slot.held.parked.append(slot)
+
+    def _robots_changed(self, origin: str) -> None:
+        self._sitemaps.robots_known(origin, self._gate.sitemaps(origin))
+        again_at = self._gate.ask_at(origin)
+        for held in self._leases:
+            parked, held.parked = held.parked, []
+            for slot in parked:
+                slot.next_start = max(slot.next_start, again_at)
+                self._push(slot)
+
+    def _request(self, hop: Visit | RobotsFetch, now: float) -> None:
+        hop.slot.spend(now)
+        if isinstance(hop, RobotsFetch):
+            self.tally.other_requests += 1
+            self._transport.start(self._requests.robots_request(hop.url), hop)
+        else:
+            if hop.claimed.is_sitemap:
+                self.tally.other_requests += 1
+            else:
+                self.tally.page_requests += 1
+            self._transport.start(self._requests.page_request(hop), hop)
+
+    # Answers
+
+    def _finished(self, tag: object, exchange: Exchange) -> None:
+        assert isinstance(tag, Visit | RobotsFetch)
+        if isinstance(tag, RobotsFetch):
+            self._robots_answered(tag, exchange)
+        elif tag.slot.held.is_lost or exchange.failure is FetchFailure.ABORTED:
+            self._give_up(tag)
+        else:
+            self._page_answered(tag, exchange)
+
+    def _robots_answered(self, fetch: RobotsFetch, exchange: Exchange) -> None:
+        target = self._requests.robots_redirect(fetch, exchange)
+        if target is not None:
+            fetch.hops += 1
+            self._hop(fetch, target)
+            return
+        held = fetch.slot.held
+        held.busy -= 1
+        held.parked.append(fetch.slot)
+        self._gate.fetched(fetch.origin, exchange, held.host_id, self._source_id)
+        self._settle(held)
+
+    def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
+        hop = self._requests.redirect(visit, exchange)
+        if isinstance(hop, str):
+            rules = self._gate.look(hop)  # of the same authority: known, unless the scheme differs
+            if rules is None or self._gate.allows(rules, hop):
+                visit.note(exchange)
+                visit.hops.add(hop)
+                self._hop(visit, hop)
+                return
+            hop = Verdict(
+                state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {hop[:300]}: robots.txt disallows it"
+            )
+        self._note_host(visit.slot.held, exchange, hop)
+        self._answers.take(visit, exchange, hop)
+
+    def _hop(self, hop: Visit | RobotsFetch, url: str) -> None:
+        """The next hop of a redirect waits for its slot's next start, as every request does."""
+        hop.url = url
+        hop.slot.hop = hop
+        self._push(hop.slot)
+
+    def _note_host(self, held: HeldLease, exchange: Exchange, verdict: Verdict | None) -> None:
+        failed = self._answers.is_host_trouble(exchange, verdict)
+        if failed or held.failures or asks_to_wait(exchange):
+            leases = self._leases.of_host(held.host_id)
+            for other in {*leases, held}:
+                other.failures = other.failures + 1 if failed else 0
+            if asks_to_wait(exchange):
+                asked = retry_after(exchange.header("retry-after"), self._clock.now(), self._max_retry_after)
+                host_id, cap = held.host_id, self._max_retry_after
+                self.thread.ask(lambda: self._frontier.throttle_host(host_id, asked, cap), lambda _: None)
+            if asks_to_wait(exchange) or held.failures >= OUTAGE_FAILURES:
+                for other in leases:
+                    self._drain(other)
+
+    # Commits
+
+    def _hand_over(self, visit: Visit, page: CompletedPage) -> None:
+        self.tally.pages_finished += 1
+        self.thread.commit(replace(page, links=self._known_links.unknown(page.links)))
+
+    def _committed(self, pages: Sequence[CompletedPage], completion: Completion) -> None:
+        for number, page in enumerate(pages):
+            visit = self._visits.get(page.key)
+            if visit is None or visit.slot.held.token != page.token:
+                continue
+            del self._visits[page.key]
+            held = visit.slot.held
+            held.busy -= 1
+            if number in completion.lost:
+                self._lose(held)
+                continue
+            self._known_links.remember(page.links)
+            if page.host_id in completion.blocked:
+                self._drain(held)
+            if held.waiting:
+                self._push(visit.slot)
+            self._settle(held)
+        if completion.new_urls:
+            self._idle = _IDLE_FIRST
+            self._claim_at = min(self._claim_at, time.monotonic() + _IDLE_FIRST)
+
+    # Ends of leases
+
+    def _settle(self, held: HeldLease) -> None:
+        """A lease with nothing left in hand is over; what it still holds in the database goes back."""
+        if held.is_over and held in self._leases:
+            self._leases.remove(held)
+            self._claim_at, self._idle = 0.0, _IDLE_FIRST
+            if held.is_draining:
+                self.thread.ask(lambda: self._frontier.release([held.token]), lambda _: None)
+
+    def _drain(self, held: HeldLease) -> None:
+        held.drain()
+        self._settle(held)
+
+    def _give_up(self, hop: Visit | RobotsFetch) -> None:
+        """Something started will not be finished: its lease gives the page back."""
+        if isinstance(hop, Visit) and self._visits.get(hop.claimed.key) is hop:
+            del self._visits[hop.claimed.key]
+        hop.slot.held.busy -= 1
+        self._drain(hop.slot.held)
+
+    def _lose(self, held: HeldLease) -> None:
+        """The lease is another's now, or its commit's answer was lost: stop its requests; nothing of it is stored."""
+        if held.is_lost:
+            return
+        held.is_lost = True
+        held.drain()
+        self._leases.remove(held)
+        log.warning("lease_lost", extra={"lease_token": str(held.token), "host": held.lease.authority})
+        self.thread.ask(lambda: self._frontier.release([held.token]), lambda _: None)  # changes nothing of another's
+        for visit in [visit for visit in self._visits.values() if visit.slot.held is held]:
+            self._transport.abort(visit)

@@ -1,0 +1,88 @@
+"""The heartbeat: keeps a worker's leases alive and its counts known, on a connection and a stop signal of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from crawl_pipeline.domain.pages import LeaseToken
+from crawl_pipeline.errors import DatabaseUnavailable
+from crawl_pipeline.pipeline.leases import DatabaseClock
+from crawl_pipeline.storage import crawls
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.frontier import LEASE_FOR, Frontier
+
+BEAT = timedelta(seconds=1)
+
+log = logging.getLogger(__name__)
+
+Renewed = Callable[[Sequence[LeaseToken], dict[LeaseToken, datetime]], None]
+
+
+class Heartbeat(threading.Thread):
+    """Every second: counts and clock. Every third of a lease: renewal of all tokens, reported through `on_renewed`.
+
+    An unreachable database is tried again until it answers: the leases' own expiry ends the work, not this thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        frontier: Frontier,
+        clock: DatabaseClock,
+        *,
+        worker_id: str,
+        tokens: Callable[[], Sequence[LeaseToken]],
+        counts: Callable[[], tuple[int, int]],
+        on_renewed: Renewed,
+        lease_for: timedelta = LEASE_FOR,
+    ) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._database = database
+        self._frontier = frontier
+        self._clock = clock
+        self._worker_id = worker_id
+        self._tokens = tokens
+        self._counts = counts
+        self._on_renewed = on_renewed
+        self._renew_every = lease_for.total_seconds() / 3
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Beat until stopped."""
+        renewed_at = time.monotonic()
+        while not self._stop.wait(BEAT.total_seconds()):
+            try:
+                self.beat()
+                if time.monotonic() - renewed_at >= self._renew_every:
+                    renewed_at = time.monotonic()
+                    self._renew()
+            except DatabaseUnavailable as error:
+                log.warning("heartbeat_missed", extra={"error": str(error)})
+
+    def stop(self, timeout: float) -> None:
+        """End it, and wait until a renewal in flight has ended."""
+        self._stop.set()
+        self.join(timeout)
+
+    def beat(self) -> None:
+        """Save the counts and set the clock. Raises DatabaseUnavailable."""
+        pages, others = self._counts()
+
+        def work(connection: sa.Connection) -> tuple[float, datetime, float]:
+            crawls.beat_worker(connection, self._worker_id, pages, others)
+            asked = time.monotonic()
+            now = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+            return asked, now, time.monotonic()
+
+        self._clock.observe(*self._database.retry(work, stop=self._stop))
+
+    def _renew(self) -> None:
+        tokens = self._tokens()
+        if tokens:
+            self._on_renewed(tokens, self._frontier.renew(tokens))

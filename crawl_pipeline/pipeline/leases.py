@@ -1,0 +1,151 @@
+"""Leases in a worker's hands: which slot may start its next request when.
+
+A slot is taken from a request's start until its page is committed, so that a kill repeats at most the host's slots.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from crawl_pipeline.domain.pages import ClaimedUrl, Lease, LeaseToken
+from crawl_pipeline.storage.frontier import LEASE_FOR
+
+if TYPE_CHECKING:
+    from crawl_pipeline.pipeline.visit import RobotsFetch, Visit
+
+
+class DatabaseClock:
+    """The database's time from this process's monotonic clock: starts are planned in the one and kept in the other."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def observe(self, asked: float, database_now: datetime, answered: float) -> None:
+        """Correct the offset by an answer of the database, between two readings of the monotonic clock."""
+        self._offset = database_now.timestamp() - (asked + answered) / 2
+
+    def monotonic(self, at: datetime) -> float:
+        """When, on the monotonic clock, a database time is."""
+        return at.timestamp() - self._offset
+
+    def now(self) -> datetime:
+        """The database's time, aware and UTC."""
+        return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
+
+
+class Slot:
+    """One of a lease's slots: `next_start` is on the monotonic clock; `hop` waits to be requested in it."""
+
+    __slots__ = ("held", "hop", "next_start")
+
+    def __init__(self, held: HeldLease, next_start: float) -> None:
+        self.held = held
+        self.next_start = next_start
+        self.hop: Visit | RobotsFetch | None = None
+
+    def spend(self, now: float) -> None:
+        """A request starts now: the next may start at the slot's next point of the grid."""
+        period = self.held.period
+        if period > 0:
+            self.next_start += period * max(1, int((now - self.next_start) / period) + 1)
+        else:
+            self.next_start = now
+
+
+class HeldLease:
+    """A lease that this worker holds, with its waiting URLs and what of it is in flight or not committed yet."""
+
+    def __init__(self, lease: Lease, clock: DatabaseClock, lease_for: timedelta) -> None:
+        self.lease = lease
+        self.token = lease.token
+        self.host_id = lease.host_id
+        self.waiting: deque[ClaimedUrl] = deque(lease.urls)
+        self.period = lease.period.total_seconds()
+        self.slots = [Slot(self, clock.monotonic(start)) for start in lease.first_starts]
+        self.parked: list[Slot] = []  # slots that wait for robots.txt
+        self.busy = 0  # URLs, and requests for robots.txt, that were started and are not done with
+        self.failures = lease.host_failures  # of the host, in a row, as far as this worker knows
+        self.is_draining = False  # starts nothing any more; what waited goes back
+        self.is_lost = False
+        self.expires = clock.monotonic(lease.expires_at)
+        self._last_tenth = lease_for.total_seconds() / 10
+
+    def may_start(self, now: float) -> bool:
+        """Whether a request may start: not in the last tenth of the lease, where a commit could come too late."""
+        return not self.is_draining and now < self.expires - self._last_tenth
+
+    def drain(self) -> None:
+        """Start nothing any more."""
+        self.is_draining = True
+        self.waiting.clear()
+        self.parked.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing waits and nothing is in hand."""
+        return not self.waiting and self.busy == 0
+
+
+class LeaseTable:
+    """The leases that a worker holds. The loop's thread writes; the heartbeat reads tokens and brings renewals."""
+
+    def __init__(self, clock: DatabaseClock, lease_for: timedelta = LEASE_FOR) -> None:
+        self._clock = clock
+        self._lease_for = lease_for
+        self._lock = threading.Lock()
+        self._held: dict[LeaseToken, HeldLease] = {}
+        self._renewals: list[tuple[Sequence[LeaseToken], dict[LeaseToken, datetime]]] = []
+        self.slots = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[HeldLease]:
+        return iter(list(self._held.values()))
+
+    def __contains__(self, held: HeldLease) -> bool:
+        return held.token in self._held
+
+    def add(self, lease: Lease) -> HeldLease:
+        """Hold a claimed lease."""
+        held = HeldLease(lease, self._clock, self._lease_for)
+        self.slots += len(held.slots)
+        with self._lock:
+            self._held[held.token] = held
+        return held
+
+    def remove(self, held: HeldLease) -> None:
+        """Hold it no more."""
+        with self._lock:
+            if self._held.pop(held.token, None) is not None:
+                self.slots -= len(held.slots)
+
+    def of_host(self, host_id: int) -> list[HeldLease]:
+        """The leases of one host."""
+        return [held for held in self._held.values() if held.host_id == host_id]
+
+    def tokens(self) -> Sequence[LeaseToken]:
+        """What is to be renewed. Any thread."""
+        with self._lock:
+            return list(self._held)
+
+    def renewed(self, asked: Sequence[LeaseToken], living: dict[LeaseToken, datetime]) -> None:
+        """Bring what a renewal gave. Any thread; `lost` takes it over."""
+        with self._lock:
+            self._renewals.append((asked, living))
+
+    def lost(self, now: float) -> list[HeldLease]:
+        """Take over renewals; the leases that were not renewed, or have run out."""
+        with self._lock:
+            renewals, self._renewals = self._renewals, []
+            for asked, living in renewals:
+                for token in asked:
+                    held = self._held.get(token)
+                    if held is not None:
+                        held.expires = self._clock.monotonic(living[token]) if token in living else 0.0
+            return [held for held in self._held.values() if now >= held.expires]

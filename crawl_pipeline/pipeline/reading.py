@@ -1,0 +1,189 @@
+"""Reads one page: parse once, extract, judge, find links; really stopped after `page_timeout`.
+
+The page is named in the worker's hand meanwhile, so that what kills or stalls the process is paid by this page alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.outcomes import Reason, UrlState
+from crawl_pipeline.domain.pages import (
+    CompletedPage,
+    Exchange,
+    FoundLink,
+    KnownVersion,
+    LeaseToken,
+    NewVersion,
+    PageUrl,
+    UrlKey,
+)
+from crawl_pipeline.domain.records import Record
+from crawl_pipeline.domain.scope import Admission
+from crawl_pipeline.parsing.acceptance import judge
+from crawl_pipeline.parsing.content import markdown
+from crawl_pipeline.parsing.document import Document, parse
+from crawl_pipeline.parsing.extraction import Extractor, PageTimeout
+from crawl_pipeline.parsing.links import links
+from crawl_pipeline.pipeline.decide import Verdict
+from crawl_pipeline.pipeline.hand import Hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a page says. `verdict` is None where the page meets its contract."""
+
+    verdict: Verdict | None
+    content_hash: bytes = b""
+    records: tuple[Record, ...] = ()
+    links: tuple[FoundLink, ...] = ()
+    title: str | None = None
+    encoding: str | None = None
+    document: Document | None = None
+
+    def markdown(self) -> str:
+        """The main content as Markdown; made only where a version is stored."""
+        return markdown(self.document) if self.document is not None else ""
+
+
+class PageReader:
+    """Reads pages by a contract's rules. The time limit is a signal, so it holds in a process's main thread only."""
+
+    def __init__(self, contract: Contract, hand: Hand | None) -> None:
+        self._contract = contract
+        self._extractor = Extractor(contract)
+        self._admission = Admission(contract)
+        self._hand = hand
+        self._timeout = contract.fetch.page_timeout.total_seconds()
+        self._is_armed = False
+        self._is_timed = threading.current_thread() is threading.main_thread()
+        if self._is_timed:
+            signal.signal(signal.SIGALRM, self._time_is_up)
+
+    @property
+    def extractor_version(self) -> str:
+        """The version of rules, parser and hash by which pages are read."""
+        return self._extractor.version
+
+    def read(
+        self, body: bytes, content_type: str | None, url: str, page: PageUrl, token: LeaseToken, depth: int
+    ) -> Reading:
+        """Read a page: never raises for what is in it, never takes longer than `page_timeout`."""
+        try:
+            with self._limited(token, page.key):
+                return self._read(body, content_type, url, page, depth)
+        except PageTimeout:
+            limit = f"{self._timeout:g} s"
+            return Reading(
+                verdict=Verdict(
+                    state=UrlState.QUARANTINED,
+                    reason=Reason.TIMEOUT,
+                    detail=f"not read within fetch.page_timeout ({limit})",
+                )
+            )
+
+    def content_hash(
+        self, body: bytes, content_type: str | None, url: str, page: PageUrl, token: LeaseToken
+    ) -> bytes | None:
+        """The content hash of a stored body under today's rules; None when it cannot be read in time."""
+        try:
+            with self._limited(token, page.key):
+                document = parse(body, content_type=content_type, url=url)
+                return self._extractor.extract(document, page).content_hash
+        except PageTimeout:
+            return None
+
+    def _read(self, body: bytes, content_type: str | None, url: str, page: PageUrl, depth: int) -> Reading:
+        document = parse(body, content_type=content_type, url=url)
+        extraction = self._extractor.extract(document, page)
+        shortfall = judge(extraction, document, self._contract)
+        if shortfall is not None:
+            state = UrlState.QUARANTINED if shortfall.reason is Reason.KEY_CONFLICT else UrlState.REJECTED
+            return Reading(verdict=Verdict(state=state, reason=shortfall.reason, detail=shortfall.detail))
+        hrefs, _ = links(
+            document,
+            follow_nofollow=self._contract.scope.follow_nofollow,
+            limit=self._contract.limits.max_links_per_page,
+        )
+        found, _ = self._admission.admit_all(hrefs, document.base_url, depth + 1)
+        return Reading(
+            verdict=None,
+            content_hash=extraction.content_hash,
+            records=extraction.records,
+            links=tuple(FoundLink(page=link, depth=depth + 1) for link in found if link.key != page.key),
+            title=document.title,
+            encoding=document.encoding,
+            document=document,
+        )
+
+    @contextmanager
+    def _limited(self, token: LeaseToken, key: UrlKey) -> Iterator[None]:
+        if self._hand is not None:
+            self._hand.take(token, key)
+        self._is_armed = True
+        if self._is_timed:
+            signal.setitimer(signal.ITIMER_REAL, self._timeout, 0.1)  # again, where an extractor swallowed the first
+        try:
+            yield
+        finally:
+            self._is_armed = False
+            if self._is_timed:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            if self._hand is not None:
+                self._hand.drop()
+
+    def _time_is_up(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._is_armed:
+            raise PageTimeout
+
+
+def body_hash(body: bytes) -> bytes:
+    """The name under which a body is stored: SHA-256 of its bytes."""
+    return hashlib.sha256(body).digest()
+
+
+def with_content(
+    page: CompletedPage,
+    reading: Reading,
+    exchange: Exchange,
+    *,
+    hashed: bytes,
+    known: KnownVersion | None,
+    extractor_version: str,
+    client: str,
+) -> CompletedPage:
+    """Complete a decided page with what was read. `known`: the current version, where its content is equal.
+
+    Equal content makes no version, and touches records only where other rules read the stored version.
+    """
+    page = replace(
+        page,
+        has_validators=True,
+        etag=exchange.header("etag"),
+        last_modified=exchange.header("last-modified"),
+        links=reading.links,
+    )
+    if known is not None:
+        if known.extractor_version == extractor_version:
+            return page
+        return replace(page, extraction=(extractor_version, reading.content_hash), records=reading.records)
+    version = NewVersion(
+        body_hash=hashed,
+        body=exchange.body,
+        content_hash=reading.content_hash,
+        extractor_version=extractor_version,
+        content_type=exchange.header("content-type"),
+        encoding=reading.encoding,
+        title=reading.title,
+        markdown=reading.markdown(),
+        final_url=exchange.request.url,
+        client=client,
+    )
+    return replace(page, version=version, records=reading.records)

@@ -1,0 +1,152 @@
+"""One visit to a page: its hops, from the claim to what is handed to the committer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.outcomes import Reason, UrlState
+from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, PageUrl
+from crawl_pipeline.domain.scope import Scope
+from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
+from crawl_pipeline.errors import ContractError, ContractFault
+from crawl_pipeline.pipeline.decide import Verdict, log_of
+from crawl_pipeline.pipeline.leases import Slot
+
+MAX_REDIRECTS = 10
+MAX_ROBOTS_REDIRECTS = 5
+_REDIRECTS = {301, 302, 303, 307, 308}
+
+
+class Visit:
+    """A claimed URL in a slot. `url` is the hop that is requested next or was requested last."""
+
+    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "url")
+
+    def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
+        self.slot = slot
+        self.claimed = claimed
+        self.page = page
+        self.url = claimed.url
+        self.hops = {claimed.url}
+        self.fetches: list[FetchLog] = []
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the request of the first hop may be answered by 304."""
+        claimed = self.claimed
+        return claimed.version is not None and len(self.hops) == 1 and bool(claimed.etag or claimed.last_modified)
+
+    def note(self, exchange: Exchange, body_hash: bytes | None = None) -> None:
+        """Log a finished exchange."""
+        self.fetches.append(log_of(exchange, body_hash))
+
+
+class RobotsFetch:
+    """A request for robots.txt in a slot of the host. `url` is the hop that is requested next or was requested last."""
+
+    __slots__ = ("hops", "origin", "slot", "url")
+
+    def __init__(self, slot: Slot, origin: str) -> None:
+        self.slot = slot
+        self.origin = origin
+        self.url = origin + "/robots.txt"
+        self.hops = 0
+
+
+class Requests:
+    """Makes the requests of a contract, and judges where redirects lead."""
+
+    def __init__(self, contract: Contract, environment: Mapping[str, str] = os.environ) -> None:
+        self._fetch = contract.fetch
+        self._headers = {"User-Agent": contract.politeness.user_agent, **_secret_headers(contract, environment)}
+        self._canonicalizer = Canonicalizer(contract.urls)
+        self._scope = Scope(contract.scope, max_depth=contract.limits.max_depth)
+
+    def identify(self, claimed: ClaimedUrl) -> tuple[PageUrl | None, Verdict | None]:
+        """A claimed URL under today's contract, or why it is not to be requested any more."""
+        page = self._canonicalizer.page_url(claimed.url)
+        if isinstance(page, UrlRefusal):
+            return None, Verdict(state=UrlState.CANCELLED, reason=Reason.SCOPE, detail=page.fault.value)
+        if claimed.is_sitemap:
+            return page, None
+        verdict = self._scope.verdict(page, claimed.depth)
+        if not verdict.allowed:
+            return None, Verdict(state=UrlState.CANCELLED, reason=verdict.reason, detail=verdict.rule)
+        return page, None
+
+    def page_request(self, visit: Visit) -> FetchRequest:
+        """The next hop of a visit; conditional where a version is stored (RFC 9110, section 13)."""
+        headers = dict(self._headers)
+        if visit.is_conditional and not visit.claimed.is_sitemap:
+            if visit.claimed.etag:
+                headers["If-None-Match"] = visit.claimed.etag
+            if visit.claimed.last_modified:
+                headers["If-Modified-Since"] = visit.claimed.last_modified
+        types = None if visit.claimed.is_sitemap else self._fetch.types
+        return self._request(visit.url, headers, types)
+
+    def robots_request(self, url: str) -> FetchRequest:
+        """A request for robots.txt, or a hop of it."""
+        return self._request(url, dict(self._headers), None)
+
+    def robots_redirect(self, fetch: RobotsFetch, exchange: Exchange) -> str | None:
+        """The next hop of a request for robots.txt, of any authority (RFC 9309, section 2.3.1.2: at most five)."""
+        location = exchange.header("location")
+        if exchange.failure is not None or exchange.status not in _REDIRECTS or not location:
+            return None
+        target = self._canonicalizer.redirect_url(location, fetch.url)
+        return None if isinstance(target, UrlRefusal) or fetch.hops >= MAX_ROBOTS_REDIRECTS else target.url
+
+    def redirect(self, visit: Visit, exchange: Exchange) -> str | Verdict | None:
+        """Where a redirect leads: the next hop, a verdict where it is not followed, None for an answer that is none.
+
+        Followed only within the same authority and the scope; at most `MAX_REDIRECTS` hops.
+        """
+        if exchange.failure is not None or exchange.status not in _REDIRECTS:
+            return None
+        location = exchange.header("location")
+        if not location:
+            return Verdict(
+                state=UrlState.REJECTED, reason=Reason.HTTP_STATUS, detail=f"status {exchange.status} without Location"
+            )
+        target = self._canonicalizer.redirect_url(location, visit.url)
+        if isinstance(target, UrlRefusal):
+            return Verdict(
+                state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to no URL of a page: {target.fault.value}"
+            )
+        if target.authority != visit.slot.held.lease.authority:
+            return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {target.url[:300]}")
+        verdict = self._scope.verdict(target)
+        if not verdict.allowed and not visit.claimed.is_sitemap:
+            return Verdict(
+                state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {target.url[:300]}: {verdict.rule}"
+            )
+        if target.url in visit.hops or len(visit.hops) > MAX_REDIRECTS:
+            return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_LOOP, detail=f"at {target.url[:300]}")
+        return target.url
+
+    def _request(self, url: str, headers: Mapping[str, str], types: tuple[str, ...] | None) -> FetchRequest:
+        return FetchRequest(
+            url=url,
+            headers=headers,
+            timeout=self._fetch.timeout.total_seconds(),
+            connect_timeout=min(10.0, self._fetch.timeout.total_seconds()),
+            max_bytes=self._fetch.max_bytes,
+            types=types,
+            allow_networks=tuple(str(network) for network in self._fetch.allow_networks),
+        )
+
+
+def _secret_headers(contract: Contract, environment: Mapping[str, str]) -> dict[str, str]:
+    missing = [name for name in contract.fetch.headers.values() if not environment.get(name)]
+    if missing:
+        raise ContractError(
+            contract.source,
+            [
+                ContractFault(path="fetch.headers", message=f"the environment variable {name} is not set")
+                for name in missing
+            ],
+        )
+    return {header: environment[name] for header, name in contract.fetch.headers.items()}

@@ -1,0 +1,124 @@
+"""One life of a worker process, as its supervisor sees it: start, what it has in hand, stop, and what its end means."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from typing import IO
+
+import psutil
+
+from crawl_pipeline.pipeline.child import EXIT_INFRASTRUCTURE, Orders
+from crawl_pipeline.pipeline.hand import Hand, Held
+
+_STALL_MARGIN = 1.0  # seconds beyond `page_timeout`, by when the worker's own timer has failed to stop the page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a worker ended. `held`: the page in hand, where it died or stalled with one."""
+
+    ended_by: str
+    held: Held | None
+    is_stalled: bool
+    infrastructure: str | None  # the sentence, where the worker gave up for the machine's sake
+    last_words: str  # of its standard error
+    pages_finished: int
+
+
+class WorkerProcess:
+    """A child process that shares a `Hand` with its supervisor and ends when their pipe closes."""
+
+    def __init__(self, orders: Orders, database_url: str) -> None:
+        self.worker_id = orders.worker_id
+        self._grace = orders.grace
+        self._file = tempfile.TemporaryFile(prefix="crawl-hand-")
+        self.hand = Hand(self._file)
+        self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-worker-")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "crawl_pipeline.pipeline.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=[self._file.fileno()],
+            env={
+                **os.environ,
+                "CRAWL_WORKER_DATABASE": database_url,
+                "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),  # custom extractors too
+            },
+        )
+        self.pid = self._process.pid
+        self._stop_by: float | None = None
+        self._stalled: Held | None = None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(replace(orders, hand_fd=self._file.fileno()).to_line())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is dead already; `end` tells of what
+
+    def stop(self) -> None:
+        """Ask it to stop: finish, commit, give the rest back. After the grace time `watch` kills it."""
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self._grace
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    def watch(self, page_timeout: float) -> End | None:
+        """Kill it where it stalls with a page in hand or overruns its grace; its end, once it has ended."""
+        if self._process.poll() is None:
+            held = self.hand.held()
+            if held is not None and held.seconds > page_timeout * 1.1 + _STALL_MARGIN and not self._is_suspended():
+                self._stalled = held
+                self._process.kill()
+            elif self._stop_by is not None and time.monotonic() > self._stop_by:
+                self._process.kill()
+            if self._process.poll() is None:
+                return None
+        return self._end()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def _is_suspended(self) -> bool:
+        """A stopped process (SIGSTOP) has not overrun anything: its leases run out instead."""
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
+
+    def _end(self) -> End:
+        code = self._process.wait()
+        assert self._process.stdout is not None
+        said = self._process.stdout.read(4000).decode("utf-8", "replace").strip()
+        self._process.stdout.close()
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
+        end = End(
+            ended_by=f"signal {-code}" if code < 0 else f"exit {code}",
+            held=self._stalled or (self.hand.held() if code != 0 else None),
+            is_stalled=self._stalled is not None,
+            infrastructure=said or "a worker gave up" if code == EXIT_INFRASTRUCTURE else None,
+            last_words=self._errors.read().decode("utf-8", "replace").strip(),
+            pages_finished=self.hand.counts()[2],
+        )
+        self._errors.close()
+        return end
+
+    def close(self) -> None:
+        """Forget what was shared."""
+        self.hand.close()
+        self._file.close()
