@@ -1,0 +1,178 @@
+"""What a run says of itself: the metadata of its materializations and its lines in the log.
+
+Values are plain numbers where the UI can plot them; a preview never reads more than a few rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+import sqlalchemy as sa
+
+from crawl_pipeline.domain.outcomes import StopReason, UrlState
+from crawl_pipeline.pipeline.crawl import CrawlReport, OpenedCrawl
+from crawl_pipeline.pipeline.re_extract import ReExtractReport
+from crawl_pipeline.pipeline.supervisor import Progress
+from crawl_pipeline.storage.database import Database
+
+Metadata = dict[str, dg.MetadataValue[Any]]
+
+PREVIEW_ROWS = 10
+PREVIEW_CELL = 80  # characters
+
+_PREVIEW = sa.text(
+    "SELECT r.record_type, r.record_key, r.data FROM records r"
+    " WHERE r.source_id = (SELECT source_id FROM sources WHERE source = :source) AND r.gone_at IS NULL"
+    " ORDER BY r.source_id, r.record_type, r.record_key LIMIT :rows"
+)
+
+
+def _columns(**described: str) -> dict[str, dg.TableSchema]:
+    columns = [dg.TableColumn(name, type_, description=text) for name, (type_, text) in _typed(described)]
+    return {"dagster/column_schema": dg.TableSchema(columns=columns)}
+
+
+def _typed(described: Mapping[str, str]) -> list[tuple[str, tuple[str, str]]]:
+    parts = ((name, text.split(": ", 1)) for name, text in described.items())
+    return [(name, (type_, text)) for name, (type_, text) in parts]
+
+
+PAGE_VERSIONS = _columns(
+    version_id="bigint: Identifies the version",
+    url_key="uuid: The page: first 16 bytes of SHA-256 of its canonical URL",
+    version_no="int: 1, 2, … for each page",
+    seen_at="timestamptz: When it was fetched",
+    crawl_id="uuid: The crawl that fetched it",
+    body_hash="bytea: SHA-256 of the body, which is stored under it",
+    content_hash="bytea: SHA-256 of the page's meaning; a new version has a new one",
+    title="text: The page's title",
+    markdown="text: The main content as Markdown",
+)
+RECORDS = _columns(
+    record_id="uuid: First 16 bytes of SHA-256 of source, type and natural key",
+    record_type="text: The contract's record type",
+    record_key="text: The natural key, as JSON",
+    data="jsonb: The declared fields",
+    first_seen_at="timestamptz: When a page first yielded it",
+    last_changed_at="timestamptz: When its data last changed",
+    missing_since="timestamptz: Since when no page yields it; removed or held at the end of a crawl",
+)
+
+
+def of_crawl(report: CrawlReport) -> Metadata:
+    """The metadata of `page_versions` after a crawl."""
+    urls = {f"urls {state}": dg.MetadataValue.int(report.urls.get(state, 0)) for state in UrlState}
+    described: dict[str, dg.MetadataValue[Any]] = {
+        "dagster/row_count": dg.MetadataValue.int(report.page_versions),
+        "crawl": dg.MetadataValue.text(str(report.crawl_id)),
+        "stop reason": dg.MetadataValue.text(_ending(report)),
+        "versions added": dg.MetadataValue.int(report.versions_added),
+        "records added": dg.MetadataValue.int(report.records_added),
+        "records changed": dg.MetadataValue.int(report.records_changed),
+        "requests": dg.MetadataValue.int(report.requests),
+        "other requests": dg.MetadataValue.int(report.other_requests),
+        "pages per second": dg.MetadataValue.float(round(report.pages_per_second, 2)),
+        "elapsed seconds": dg.MetadataValue.float(round(report.elapsed, 2)),
+        "new urls": dg.MetadataValue.int(report.new_urls),
+        "urls over max_urls": dg.MetadataValue.int(report.over_max_urls),
+        **urls,
+    }
+    if report.records:
+        described["requests per stored record"] = dg.MetadataValue.float(round(report.requests / report.records, 3))
+    if report.next_due_at is not None:
+        described["next due"] = dg.MetadataValue.timestamp(report.next_due_at)
+    if report.holds:
+        described["held removals"] = dg.MetadataValue.md(_held(report))
+    return described
+
+
+def of_records(database: Database, report: ReExtractReport) -> Metadata:
+    """The metadata of `records`, with a preview of the first rows by natural key."""
+    return {
+        "dagster/row_count": dg.MetadataValue.int(report.records),
+        "versions re-extracted": dg.MetadataValue.int(report.re_extracted),
+        "records added by re-extraction": dg.MetadataValue.int(report.records_added),
+        "records changed by re-extraction": dg.MetadataValue.int(report.records_changed),
+        "versions that today's rules reject": dg.MetadataValue.int(report.skipped),
+        "records missing after re-extraction": dg.MetadataValue.int(report.records_missing),
+        "new urls": dg.MetadataValue.int(report.new_urls),
+        "preview": preview(database, report.source),
+    }
+
+
+def preview(database: Database, source: str) -> dg.TableMetadataValue:
+    """The first few current records of a source as a table: type, key, then the fields in their stored order."""
+    with database.connection() as connection:
+        rows = connection.execute(_PREVIEW, {"source": source, "rows": PREVIEW_ROWS}).all()
+    fields = list(dict.fromkeys(name for row in rows for name in row.data))
+    table = [
+        dg.TableRecord(
+            {
+                "type": row.record_type,
+                "key": _cell(row.record_key),
+                **{name: _cell(row.data.get(name)) for name in fields},
+            }
+        )
+        for row in rows
+    ]
+    columns = [dg.TableColumn(name) for name in ("type", "key", *fields)]
+    return dg.MetadataValue.table(records=table, schema=dg.TableSchema(columns=columns))
+
+
+def opening_line(crawl: OpenedCrawl) -> str:
+    """What `open_crawl` did, in one line."""
+    verb = "resumed" if crawl.is_resumed else "opened"
+    if not crawl.has_due:
+        return f"crawl {crawl.crawl_id} of {crawl.source} {verb}: {_nothing_due(crawl.next_due_at)}"
+    return (
+        f"crawl {crawl.crawl_id} of {crawl.source} {verb}: {crawl.workers} workers, "
+        f"until {crawl.deadline_at:%Y-%m-%d %H:%M:%S %Z} at the latest"
+    )
+
+
+def progress_line(progress: Progress) -> str:
+    """How far the crawl is, in one line."""
+    queued = progress.urls.get(UrlState.QUEUED, 0)
+    active = progress.urls.get(UrlState.ACTIVE, 0)
+    return (
+        f"{progress.done} of {progress.known} pages done, {progress.pages_per_second:.1f} pages/s, {queued} queued, "
+        f"{active} active, {progress.rejected} rejected, {progress.quarantined} quarantined, "
+        f"{progress.retried} retried, {progress.workers_alive} workers, {progress.elapsed:.0f} s"
+    )
+
+
+def closing_line(report: CrawlReport) -> str:
+    """What the crawl did, in one line."""
+    return (
+        f"crawl {report.crawl_id} of {report.source} closed: {_ending(report)}; {report.requests} requests, "
+        f"{report.versions_added} versions added, {report.records_added} records added, "
+        f"{report.records_changed} changed, {report.records} stored"
+    )
+
+
+def _ending(report: CrawlReport) -> str:
+    if report.stop_reason == StopReason.NOTHING_DUE:
+        return f"{report.stop_reason}: {_nothing_due(report.next_due_at)}"
+    return report.stop_reason
+
+
+def _held(report: CrawlReport) -> str:
+    lines = [f"- {hold.missing} of {hold.total} records of type {hold.record_type}" for hold in report.holds]
+    return "\n".join([*lines, "", f"`crawl-pipeline quarantine list {report.source}` shows them."])
+
+
+def _nothing_due(next_due_at: datetime | None) -> str:
+    if next_due_at is None:
+        return "0 due, nothing will be due by itself"
+    return f"0 due, next at {next_due_at:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _cell(value: object) -> str | int | float | bool | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= PREVIEW_CELL else text[: PREVIEW_CELL - 1] + "…"

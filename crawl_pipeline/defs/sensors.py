@@ -1,0 +1,95 @@
+"""Sensors: contracts become partitions, lost leases go back, dead runs let go of what they held."""
+
+# No `from __future__ import annotations`: Dagster reads the parameters' types from the annotations as they are.
+
+import dagster as dg
+import sqlalchemy as sa
+
+from crawl_pipeline.defs.contracts import contracts as load_contracts
+from crawl_pipeline.defs.jobs import crawl
+from crawl_pipeline.defs.partitions import SOURCES, sources
+from crawl_pipeline.defs.resources import CrawlDatabase
+from crawl_pipeline.defs.runs import end_dead_runs
+from crawl_pipeline.storage.crawls import release_run
+
+_BATCHES = 100  # of expired leases, in one tick
+
+
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Adds a partition for each source contract; a faulty contract fails the tick with all its faults.",
+)
+def contracts(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase) -> dg.SensorResult | dg.SkipReason:
+    wanted = load_contracts(crawl_database.settings())
+    new = sorted(set(wanted) - set(context.instance.get_dynamic_partitions(SOURCES)))
+    if not new:
+        return dg.SkipReason(f"{len(wanted)} contracts, all known")
+    return dg.SensorResult(
+        dynamic_partitions_requests=[sources.build_add_request(new)], skip_reason=f"added {', '.join(new)}"
+    )
+
+
+@dg.sensor(
+    minimum_interval_seconds=15,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Gives expired leases back to the frontier, also when no worker is alive to do so.",
+)
+def expired_leases(crawl_database: CrawlDatabase) -> dg.SkipReason:
+    leases = released = quarantined = 0
+    with crawl_database.opened() as database:
+        for _ in range(_BATCHES):
+            row = database.retry(
+                lambda connection: connection.execute(sa.text("SELECT * FROM requeue_expired()")).one()
+            )
+            if not row.r_leases:
+                break
+            leases += row.r_leases
+            released += row.r_released
+            quarantined += row.r_quarantined
+    if not leases:
+        return dg.SkipReason("no lease has expired")
+    return dg.SkipReason(f"{leases} leases had expired: {released} URLs re-queued, {quarantined} quarantined")
+
+
+@dg.sensor(
+    minimum_interval_seconds=15,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Ends runs at terminals whose process is gone, and frees their pool slots and leases.",
+)
+def dead_runs(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase) -> dg.SkipReason:
+    ended = end_dead_runs(context.instance)
+    if not ended:
+        return dg.SkipReason("no run at a terminal has died")
+    released = sum(_release(crawl_database, run_id) for run_id in ended)
+    return dg.SkipReason(f"ended {', '.join(ended)}: {released} URLs released")
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.FAILURE,
+    monitored_jobs=[crawl],
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Releases the leases of a failed run at once, uncounted.",
+)
+def failed_runs(context: dg.RunStatusSensorContext, crawl_database: CrawlDatabase) -> dg.SkipReason:
+    return dg.SkipReason(f"{_release(crawl_database, context.dagster_run.run_id)} URLs released")
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.CANCELED,
+    monitored_jobs=[crawl],
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Releases the leases of a cancelled run at once, uncounted.",
+)
+def cancelled_runs(context: dg.RunStatusSensorContext, crawl_database: CrawlDatabase) -> dg.SkipReason:
+    return dg.SkipReason(f"{_release(crawl_database, context.dagster_run.run_id)} URLs released")
+
+
+def _release(crawl_database: CrawlDatabase, run_id: str) -> int:
+    with crawl_database.opened() as database:
+        return release_run(database, run_id)
+
+
+ALL = [contracts, expired_leases, dead_runs, failed_runs, cancelled_runs]
