@@ -1,0 +1,259 @@
+"""Sitemaps, sitemap indexes and feeds to URLs.
+
+A tolerant scanner rather than an XML parser: it resolves no entity but XML's five and numeric ones, fetches and
+includes nothing, takes documents cut off anywhere, and costs time in proportion to their length.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from crawl_pipeline.parsing.dates import parse_instant
+from crawl_pipeline.parsing.text import plain
+
+MOST_BYTES = 50 * 1024 * 1024  # after decompression, as the sitemap protocol says
+MOST_URLS = 50_000
+_LONGEST_URL = 4_096
+_LONGEST_TEXT = 10_000
+
+# A tag that says something, or the start of what is to be skipped. All other tags are passed over without a stop.
+_TOKEN = re.compile(
+    r"<(?:(/?)(?:([\w.-]{1,50}):)?(url|sitemap|item|entry|loc|link|guid|lastmod|pubdate|updated|published|date)"
+    r"((?:[\s/][^<>]*)?)>|!--|!\[CDATA\[|\?|!)",
+    re.IGNORECASE,
+)
+_CLOSINGS = {"<!--": "-->", "<![cdata[": "]]>", "<?": "?>", "<!": ">"}
+_TOKENS_PER_URL = 50
+_ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#(\d{1,7})|#[xX]([0-9A-Fa-f]{1,6}));")
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_ATTRIBUTE = re.compile(r"""([\w:.-]{1,100})\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_DECLARED = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+_RECORDS = frozenset({"url", "sitemap", "item", "entry"})
+_TIMES = frozenset({"lastmod", "pubdate", "updated", "published", "date"})
+
+
+class SitemapUrl(NamedTuple):
+    """One URL as written, and when it last changed, in UTC, if the document says so."""
+
+    loc: str
+    lastmod: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitemapContents:
+    """What one document lists, in its order and each URL once. `truncated`: a limit left something out."""
+
+    urls: tuple[SitemapUrl, ...] = ()
+    sitemaps: tuple[str, ...] = ()
+    truncated: bool = False
+
+
+def parse_sitemap(body: bytes, *, limit: int = MOST_URLS) -> SitemapContents:
+    """Read a sitemap, sitemap index, RSS, Atom or plain-text list, gzipped or not; never raises.
+
+    At most `limit` URLs and `limit` sitemaps, and at most `MOST_BYTES` after decompression. Anything else than an
+    absolute http(s) URL is left out.
+    """
+    body, is_cut = _inflated(body)
+    text = _decoded(body)
+    if not text.lstrip("\ufeff \t\r\n").startswith("<"):
+        return _collected(((False, line.strip(), None) for line in text.splitlines()), limit, is_cut)
+    scanner = _Scanner(text, most_tokens=_TOKENS_PER_URL * (limit + 20))
+    contents = _collected(scanner.records(), limit, is_cut)
+    return replace(contents, truncated=contents.truncated or scanner.gave_up)
+
+
+def _inflated(body: bytes) -> tuple[bytes, bool]:
+    """The bytes without their gzip layer, and whether the limit cut them. A damaged stream gives what it can."""
+    if body[:2] != b"\x1f\x8b":
+        return body[:MOST_BYTES], len(body) > MOST_BYTES
+    parts: list[bytes] = []
+    left = MOST_BYTES
+    while body[:2] == b"\x1f\x8b" and left > 0:
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            part = stream.decompress(body, left)
+        except zlib.error:
+            part = _salvaged(body, left)
+        parts.append(part)
+        left -= len(part)
+        if not stream.eof:
+            break
+        body = stream.unused_data
+    return b"".join(parts), left <= 0
+
+
+def _salvaged(body: bytes, left: int) -> bytes:
+    """What a damaged gzip stream gives before the damage."""
+    stream = zlib.decompressobj(wbits=31)
+    parts: list[bytes] = []
+    for start in range(0, len(body), 4_096):
+        try:
+            part = stream.decompress(body[start : start + 4_096], left)
+        except zlib.error:
+            break
+        parts.append(part)
+        left -= len(part)
+        if left <= 0:
+            break
+    return b"".join(parts)
+
+
+def _decoded(body: bytes) -> str:
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
+        if body.startswith(mark):
+            return body[len(mark) :].decode(name, "replace")
+    declared = _DECLARED.match(body)
+    if declared is not None:
+        try:
+            return body.decode(declared[1].decode("ascii"), "replace")
+        except (LookupError, ValueError):
+            pass
+    return body.decode("utf-8", "replace")
+
+
+def _collected(found: Iterator[tuple[bool, str, str | None]], limit: int, is_cut: bool) -> SitemapContents:
+    urls: dict[str, datetime | None] = {}
+    sitemaps: dict[str, None] = {}
+    for is_sitemap, loc, changed in found:
+        if len(loc) > _LONGEST_URL or not loc[:8].lower().startswith(("http://", "https://")):
+            continue
+        known: dict[str, None] | dict[str, datetime | None] = sitemaps if is_sitemap else urls
+        if loc in known:
+            continue
+        if len(known) >= limit:
+            is_cut = True
+            break
+        if is_sitemap:
+            sitemaps[loc] = None
+        else:
+            urls[loc] = None if changed is None else parse_instant(changed)
+    return SitemapContents(
+        urls=tuple(SitemapUrl(loc, lastmod) for loc, lastmod in urls.items()),
+        sitemaps=tuple(sitemaps),
+        truncated=is_cut,
+    )
+
+
+class _Open:
+    """The record being read: a url, sitemap, item or entry, and the prefix that its own children share."""
+
+    __slots__ = ("bare", "changed", "guid", "loc", "name", "prefix")
+
+    def __init__(self, name: str, prefix: str, bare: str) -> None:
+        self.name = name
+        self.prefix = prefix
+        self.bare = bare  # an index with URLs outside `loc` is not one by the book, but found
+        self.loc: str | None = None
+        self.guid: str | None = None
+        self.changed: str | None = None
+
+    @property
+    def result(self) -> tuple[bool, str, str | None]:
+        return self.name == "sitemap", self.loc or self.guid or self.bare, self.changed
+
+
+class _Scanner:
+    """Walks a document once. `gave_up`: it had more tags than any honest list of so many URLs."""
+
+    def __init__(self, text: str, *, most_tokens: int) -> None:
+        self._text = text
+        self._tokens_left = most_tokens
+        self.gave_up = False
+
+    def records(self) -> Iterator[tuple[bool, str, str | None]]:
+        """(is a sitemap, URL, last change) of each record, the last one too where the document breaks off within it."""
+        record: _Open | None = None
+        for closes, prefix, name, attributes, start in self._tags():
+            if name in _RECORDS:
+                if record is not None and (not closes or name == record.name):
+                    yield record.result
+                    record = None
+                if not closes and not attributes.endswith("/"):
+                    record = _Open(name, prefix, _content(self._text, start))
+            elif record is not None and not closes:
+                _note(record, prefix, name, attributes, self._text, start)
+        if record is not None:
+            yield record.result
+
+    def _tags(self) -> Iterator[tuple[bool, str, str, str, int]]:
+        """(closes, prefix, local name, attributes, where it ends) of every telling tag outside comments and CDATA."""
+        position = 0
+        while (match := _TOKEN.search(self._text, position)) is not None:
+            if self._tokens_left == 0:
+                self.gave_up = True
+                return
+            self._tokens_left -= 1
+            closes, prefix, name, attributes = match.groups()
+            position = match.end()
+            if name is not None:
+                yield closes == "/", prefix or "", name.lower(), attributes, position
+                continue
+            closing = _CLOSINGS[match[0].lower()]
+            end = self._text.find(closing, position)
+            if end < 0:
+                return
+            position = end + len(closing)
+
+
+def _note(record: _Open, prefix: str, name: str, attributes: str, text: str, start: int) -> None:
+    """Take what a child element says of its record. `image:loc` and the like are not the record's own."""
+    if name in _TIMES:
+        if record.changed is None or name == "updated":
+            record.changed = _content(text, start) or record.changed
+    elif prefix != record.prefix:
+        return
+    elif record.loc is None and name == "loc":
+        record.loc = _content(text, start)
+    elif record.loc is None and name == "link":
+        href, relation = _link(attributes)
+        if href is None:
+            record.loc = _content(text, start)
+        elif relation in ("", "alternate"):
+            record.loc = href
+    elif name == "guid" and 'ispermalink="false"' not in attributes.lower():
+        record.guid = _content(text, start)
+
+
+def _link(attributes: str) -> tuple[str | None, str]:
+    found = {name.lower(): one or other for name, one, other in _ATTRIBUTE.findall(attributes[:_LONGEST_TEXT])}
+    href = found.get("href")
+    return (None if href is None else _unescaped(href).strip()), found.get("rel", "").lower()
+
+
+def _content(text: str, start: int) -> str:
+    """The character data from `start` to the next tag, CDATA sections as they are and entities resolved."""
+    parts: list[str] = []
+    stop = min(len(text), start + _LONGEST_TEXT)
+    while start < stop:
+        end = text.find("<", start, stop)
+        if end < 0:
+            end = stop
+        parts.append(_unescaped(text[start:end]))
+        if not text.startswith("<![CDATA[", end):
+            break
+        close = text.find("]]>", end, stop)
+        parts.append(text[end + 9 : close if close >= 0 else stop])
+        start = close + 3 if close >= 0 else stop
+    return plain("".join(parts)).strip()
+
+
+def _unescaped(text: str) -> str:
+    return _ENTITY.sub(_character, text) if "&" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    if match[1]:
+        return _NAMED[match[1]]
+    code = int(match[2]) if match[2] else int(match[3], 16)
+    return chr(code) if 0 < code < 0x110000 else match[0]
