@@ -9,10 +9,13 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -81,19 +84,45 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def crawl_home() -> Iterator[Path]:
-    """A fresh CRAWL_HOME. Whatever server still runs there at the end is stopped."""
+    """A CRAWL_HOME that does not exist yet. Whatever server runs there at the end of the test is ended."""
     folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
-    home = folder / "home"
-    yield home
-    if home.exists():
-        server = EmbeddedServer.attached(home)
-        while server is not None:
-            server.release()
-            server = EmbeddedServer.attached(home)
-        for process in server_processes(home):
-            process.kill()
-        wait_until(lambda: not server_processes(home))
+    yield folder / "home"
+    _end_server(folder / "home")
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def ready_home(crawl_home: Path, stopped_home: Path) -> Path:
+    """A CRAWL_HOME as an earlier run left it: its server is stopped, its database `crawl` has the current schema."""
+    copy_home(stopped_home, crawl_home)
+    return crawl_home
+
+
+@pytest.fixture(scope="session")
+def stopped_home() -> Iterator[Path]:
+    """What `ready_home` is copied from: making a data folder takes seconds, copying one does not."""
+    folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
+    server = EmbeddedServer.attach(folder / "home", binaries=test_binaries())
+    try:
+        schema.upgrade(server.url("crawl"))
+    finally:
+        server.release()
+    yield folder / "home"
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_home(stopped: Path, to: Path) -> None:
+    """Copy the home of a stopped server, owners and all."""
+    subprocess.run(["cp", "-a", str(stopped), str(to)], check=True)
+
+
+def _end_server(home: Path) -> None:
+    while (server := EmbeddedServer.attached(home)) is not None:
+        server.release()
+    for process in server_processes(home):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_until(lambda: not server_processes(home))
 
 
 def administer(server: EmbeddedServer, statement: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -31,6 +32,7 @@ ORPHANS_END_WITHIN = 10.0
 ORPHANS_GRACE = 1.0
 LOG_MAX_BYTES = 10_000_000
 SOCKET_NAME = ".s.PGSQL.5432"
+PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 SOCKET_PATH_MAX = 103  # macOS takes 104 bytes with the closing zero, Linux 108
 
 SERVER_SETTINGS = {
@@ -123,8 +125,7 @@ class Cluster:
         try:
             (self.folder / "postmaster.pid").unlink(missing_ok=True)
             (socket_folder / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
-            quoted = '"' + str(socket_folder).replace('"', '""') + '"'
-            chosen = {**SERVER_SETTINGS, "unix_socket_directories": quoted}
+            chosen = {**SERVER_SETTINGS, "unix_socket_directories": str(socket_folder)}
             options = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in chosen.items())
             log = self._fresh_log()
             # The server inherits `alive`'s lock and all its processes keep it until the last of them is gone.
@@ -150,6 +151,7 @@ class Cluster:
             deadline = time.monotonic() + STOPPED_WITHIN
             while time.monotonic() < deadline:
                 if not self._serves(postmaster.process):
+                    self._remove_short_folder(postmaster.socket_folder)
                     return
                 time.sleep(0.01)
 
@@ -158,8 +160,12 @@ class Cluster:
         return [process for process in psutil.process_iter() if self._serves(process)]
 
     def socket_folder(self) -> Path:
-        """Where the socket goes: the data folder, or a private short one where that path is too long for a socket."""
-        if len(os.fsencode(self.folder / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+        """Where the socket goes: the data folder, or a private short one where that path cannot be used.
+
+        It may be too long for a socket, or hold characters that URLs, libpq (a comma) or Alembic (a per cent sign)
+        give a meaning to.
+        """
+        if len(os.fsencode(self.folder / SOCKET_NAME)) <= SOCKET_PATH_MAX and PLAIN_PATH.fullmatch(str(self.folder)):
             return self.folder
         owner = self.folder.stat().st_uid
         # Not the temporary folder of TMPDIR: every process has to find the same one.
@@ -182,6 +188,11 @@ class Cluster:
             return process.name() == "postgres" and Path(process.cwd()) == self.folder
         except (psutil.Error, OSError):
             return False
+
+    def _remove_short_folder(self, folder: Path) -> None:
+        if folder != self.folder:
+            with suppress(OSError):
+                folder.rmdir()
 
     def _take_alive(self) -> int:
         """Lock `alive`, waiting for the processes of a server whose postmaster is gone, then ending them."""
