@@ -38,7 +38,7 @@ _KINDS = {
 
 def faults_of(error: ValidationError, model: type[BaseModel]) -> list[ContractFault]:
     """Every fault of a failed validation, in the order of the contract's keys."""
-    found = (fault for details in error.errors() for fault in _faults(details, model))
+    found = (fault for details in error.errors() if not _is_echo(details) for fault in _faults(details, model))
     return [ContractFault(path=path, message=message) for path, message in found]
 
 
@@ -54,6 +54,11 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     """The end of a sentence about an unknown word: the nearest known one, or all of them."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else f"keys are {', '.join(known)}"
+
+
+def _is_echo(details: ErrorDetails) -> bool:
+    """Whether it says "too short" of a list that is so only because its items have faults, which are told."""
+    return details["type"] == "too_short" and bool(details["input"])
 
 
 def _faults(details: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[str, str]]:
@@ -88,9 +93,9 @@ def _advice(details: ErrorDetails) -> str:
             words = str(context["expected"]).replace("'", "")
             return f"use {words} or a list" if "<word>" in details["loc"] else f"use {words}"
         case "greater_than_equal":
-            return f"use {context['ge']} or more"
+            return f"use {context['ge']:g} or more"
         case "less_than_equal":
-            return f"use {context['le']} or less"
+            return f"use {context['le']:g} or less"
         case "too_long":
             return f"name at most {context['max_length']}"
         case kind:

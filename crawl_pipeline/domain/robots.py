@@ -166,7 +166,8 @@ def _lines(body: bytes) -> Iterator[tuple[str, str]]:
     for skipped in range(3, 0, -1):  # a whole byte order mark, or what editors have left of one
         body = body.removeprefix(_BOM[:skipped])
     if len(body) > LONGEST_ROBOTS:
-        body = re.sub(rb"[^\r\n]*\Z", b"", body[:LONGEST_ROBOTS])
+        body = body[:LONGEST_ROBOTS]
+        body = body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
     text = re.sub(rb"[\x80-\xff]", lambda match: b"%%%02X" % match[0][0], body).decode("ascii")
     for raw in re.split("[\r\n]+", text):
         line = raw.partition("#")[0].strip()

@@ -136,6 +136,7 @@ class Admission:
         """The page that `href` names on a page at `base`, or why it is none. Never raises, whatever the text."""
         if href.startswith(("https://", "http://")):
             key: str | tuple[str | None, str] = href
+            base = None  # it is whole: not even a broken base can spoil it
         elif href.startswith("/"):
             if base is not self._base:
                 self._base, self._origin = base, _origin(base)
