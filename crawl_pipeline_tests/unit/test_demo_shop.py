@@ -20,6 +20,14 @@ from bs4 import BeautifulSoup
 from crawl_pipeline.demo import catalogue, pages
 from crawl_pipeline.demo.contract import DEMO_SOURCE, demo_contract_text, demo_sources_folder
 from crawl_pipeline.demo.shop import Shop, read_log
+from crawl_pipeline.domain.contract_warnings import warnings
+from crawl_pipeline.domain.pages import PageUrl
+from crawl_pipeline.domain.records import canonical_json
+from crawl_pipeline.domain.scope import Admission, Refusal
+from crawl_pipeline.parsing.acceptance import judge
+from crawl_pipeline.parsing.document import parse
+from crawl_pipeline.parsing.extraction import Extractor
+from crawl_pipeline.pipeline.contract_files import load_contracts
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +150,37 @@ def test_the_bundled_contract_declares_the_fields_that_are_expected() -> None:
     assert contract["seeds"] == ["http://127.0.0.1:8800/list/0"]
     (product,) = contract["records"]
     assert set(product["fields"]) == set(catalogue.expected_records(0)["DS-0001"])
+
+
+def test_the_contract_is_valid_and_contradicts_nothing() -> None:
+    (loaded,) = load_contracts([demo_sources_folder()]).values()
+    assert loaded.contract.source == DEMO_SOURCE
+    assert warnings(loaded.contract) == []
+
+
+def test_the_contract_admits_every_page_once_and_no_cart() -> None:
+    (loaded,) = load_contracts([demo_sources_folder()]).values()
+    admission = Admission(loaded.contract)
+    base = loaded.contract.seeds[0]
+    hrefs = [href for path in ("/list/0", "/list/24") for href in links(pages.list_page(int(path[6:])))]
+    admitted = [admission.admit(href, base, 1) for href in [*pages.page_paths(), *hrefs]]
+    assert len({page.key for page in admitted if isinstance(page, PageUrl)}) == 525
+    assert {page.rule for page in admitted if isinstance(page, Refusal)} >= {"scope.exclude /cart/**"}
+
+
+def test_the_contract_extracts_exactly_the_expected_records() -> None:
+    (loaded,) = load_contracts([demo_sources_folder()]).values()
+    extractor, admission = Extractor(loaded.contract), Admission(loaded.contract)
+    extracted = []
+    for path, number in pages.page_paths().items():
+        html = pages.list_page(int(path.removeprefix("/list/"))) if number is None else pages.product_page(number, 9)
+        url = admission.admit(path, loaded.contract.seeds[0], 1)
+        assert isinstance(url, PageUrl)
+        document = parse(html.encode(), content_type="text/html; charset=utf-8", url=url.url)
+        extraction = extractor.extract(document, url)
+        assert judge(extraction, document, loaded.contract) is None
+        extracted += [record.data for record in extraction.records]
+    assert sorted(extracted) == sorted(map(canonical_json, catalogue.expected_records(9).values()))
 
 
 # HTTP

@@ -1,0 +1,1 @@
+"""The benchmark: sites to crawl, peers to compare with, and the runner that prints the table."""

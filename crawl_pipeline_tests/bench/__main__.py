@@ -1,0 +1,103 @@
+"""The benchmark's runner: `python -m crawl_pipeline_tests.bench [speed|peers|kills]`, without a word all of them.
+
+Every figure is the median of the rounds; within a round the crawlers take turns, so that a slow minute of the
+machine is everybody's. Exits 1 when a crawler could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from crawl_pipeline.demo.shop import Shop
+from crawl_pipeline_tests.bench import kills, peers
+from crawl_pipeline_tests.bench.load import origin_ceiling
+from crawl_pipeline_tests.bench.measure import CommandFailed, Measurement
+from crawl_pipeline_tests.bench.origin import Origin
+from crawl_pipeline_tests.bench.ours import ours
+from crawl_pipeline_tests.bench.sites import LinkSite
+from crawl_pipeline_tests.bench.tables import kill_table, speed_table
+
+Crawler = Callable[[Origin], Measurement]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m crawl_pipeline_tests.bench", description="Run the benchmark.")
+    parser.add_argument("part", nargs="?", choices=["speed", "peers", "kills", "all"], default="all")
+    parser.add_argument("--pages", type=int, default=2000, help="of the link-heavy site (default: %(default)s)")
+    parser.add_argument("--slots", type=int, default=32, help="requests at once (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="per crawler (default: %(default)s)")
+    parser.add_argument("--only", help="crawlers whose name has this in it, such as naive or scrapy")
+    parser.add_argument("--scrapy-python", default=sys.executable, help="an interpreter that has Scrapy")
+    options = parser.parse_args(arguments)
+    failures: list[str] = []
+    if options.part in ("speed", "peers", "all"):
+        failures += run_speed(options, with_peers=options.part != "speed")
+    if options.part in ("kills", "all"):
+        failures += run_kills(options)
+    for failure in failures:
+        print(f"not measured: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def run_speed(options: argparse.Namespace, *, with_peers: bool) -> list[str]:
+    """Print the speed table; returns what could not be measured."""
+    site = LinkSite(pages=options.pages)
+    ceiling = origin_ceiling(site)
+    print(
+        f"{site.pages} pages of {site.page_bytes:,} bytes, {site.links} links each; the origin alone answers "
+        f"{ceiling.requests_per_second:,.0f} requests/s, {ceiling.cpu_per_request * 1e6:.0f} µs of its CPU each",
+        flush=True,
+    )
+    crawlers, failures = _crawlers(options, with_peers)
+    rounds: dict[str, list[Measurement]] = {}
+    for _ in range(options.rounds):
+        for name, crawler in tuple(crawlers.items()):
+            try:
+                with Origin(site) as origin:
+                    rounds.setdefault(name, []).append(crawler(origin))
+            except CommandFailed as failure:
+                failures.append(f"{name}: {failure}")
+                del crawlers[name]
+    medians = [sorted(runs, key=lambda run: run.crawling)[(len(runs) - 1) // 2] for runs in rounds.values() if runs]
+    print(speed_table(medians))
+    return failures + [
+        f"{run.name} stored {run.items} of {site.pages} items" for run in medians if run.items != site.pages
+    ]
+
+
+def _crawlers(options: argparse.Namespace, with_peers: bool) -> tuple[dict[str, Crawler], list[str]]:
+    crawlers: dict[str, Crawler] = {"crawl_pipeline": lambda origin: ours(origin, options.pages, options.slots)}
+    failures = []
+    if with_peers:
+        python, slots = options.scrapy_python, options.slots
+        if peers.has_scrapy(python):
+            crawlers["scrapy"] = lambda origin: peers.scrapy(origin, slots, python=python, remembers_links=False)
+            crawlers["scrapy, links remembered"] = lambda origin: peers.scrapy(
+                origin, slots, python=python, remembers_links=True
+            )
+        else:
+            failures.append(f"scrapy: {python} has none; install it with: uv sync --group bench")
+        crawlers["naive"] = peers.naive
+    return {name: run for name, run in crawlers.items() if (options.only or "") in name}, failures
+
+
+def run_kills(options: argparse.Namespace) -> list[str]:
+    """Print the table of kills; returns what could not be measured."""
+    results, failures = [], []
+    for name, contestant in (("crawl_pipeline", kills.our_contestant), ("naive", kills.naive_contestant)):
+        if (options.only or "") not in name:
+            continue
+        try:
+            with Shop.start() as shop, contestant(shop) as crawler:
+                results.append(kills.killed(crawler, shop, options.kills))
+        except (kills.CrawlerStuck, CommandFailed) as failure:
+            failures.append(f"{name}: {failure}")
+    print(kill_table(results))
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

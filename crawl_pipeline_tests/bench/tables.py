@@ -1,0 +1,69 @@
+"""The benchmark's tables, as Markdown that also reads well on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crawl_pipeline_tests.bench.kills import KillResult
+from crawl_pipeline_tests.bench.measure import Measurement
+
+
+def speed_table(runs: Sequence[Measurement]) -> str:
+    """One row a crawler; ratios are to the first row."""
+    if not runs:
+        return "nothing was measured"
+    first = runs[0]
+    head = ["crawler", "items", "requests", "crawling s", "command s", "pages/s", "ratio", "CPU ms/page", "ratio"]
+    rows = [
+        [
+            run.name,
+            str(run.items),
+            str(run.requests),
+            f"{run.crawling:.1f}",
+            f"{run.elapsed:.1f}",
+            f"{run.pages_per_second:.0f}",
+            _ratio(first.pages_per_second, run.pages_per_second),
+            _with_database(run.cpu / max(run.pages, 1) * 1000, run.database_cpu / max(run.pages, 1) * 1000, ".2f"),
+            _ratio(run.cpu_per_page, first.cpu_per_page),
+            _with_database(run.peak_bytes / 1e6, run.database_peak_bytes / 1e6, ".0f"),
+        ]
+        for run in runs
+    ]
+    said = "\n".join(
+        f"{run.name}: {', '.join(f'{name} {value}' for name, value in run.settings.items())}" for run in runs
+    )
+    about = f"ratio: how many times better {first.name} is; CPU and memory: crawler + its database"
+    return f"\n{_markdown([*head, 'peak MB'], rows)}\n\n{about}\n{said}\n"
+
+
+def kill_table(results: Sequence[KillResult]) -> str:
+    """One row a crawler."""
+    if not results:
+        return "nothing was measured"
+    head = ["crawler", "kills", "page requests", "repeated", "rows", "right", "duplicates", "missing", "wrong", "s"]
+    rows = [
+        [
+            result.name,
+            *map(str, (result.kills, result.requests, result.repeated, result.rows, result.right)),
+            *map(str, (result.duplicates, result.missing, result.wrong)),
+            f"{result.elapsed:.1f}",
+        ]
+        for result in results
+    ]
+    return f"\n{_markdown(head, rows)}\n"
+
+
+def _ratio(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.1f}x" if theirs else "-"
+
+
+def _with_database(crawler: float, database: float, digits: str) -> str:
+    return f"{crawler:{digits}} + {database:{digits}}" if database else f"{crawler:{digits}}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        f"| {' | '.join(f'{cell:<{width}}' for cell, width in zip(line, widths, strict=True))} |" for line in lines
+    )

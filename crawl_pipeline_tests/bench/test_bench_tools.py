@@ -1,0 +1,144 @@
+"""The benchmark's own tools: a yardstick that is wrong is worse than none."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import sys
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+from crawl_pipeline.demo.shop import Shop
+from crawl_pipeline.domain.contract import parse_contract
+from crawl_pipeline.domain.contract_warnings import warnings
+from crawl_pipeline_tests.bench import kills, peers
+from crawl_pipeline_tests.bench.load import origin_ceiling
+from crawl_pipeline_tests.bench.measure import CommandFailed, measurement, run_measured
+from crawl_pipeline_tests.bench.origin import Origin, OriginStats
+from crawl_pipeline_tests.bench.ours import link_site_contract
+from crawl_pipeline_tests.bench.sites import LinkSite
+from crawl_pipeline_tests.bench.tables import kill_table, speed_table
+
+SMALL = LinkSite(pages=120)
+
+
+def test_every_page_is_reached_and_has_as_many_different_links_as_it_says() -> None:
+    for number in (0, 1, 7, 119):
+        soup = BeautifulSoup(SMALL.html(number), "html.parser")
+        hrefs = [str(a["href"]) for a in soup.find_all("a")]
+        assert len(hrefs) == len(set(hrefs)) == 80
+        assert set(hrefs) <= {SMALL.path(target) for target in range(120)}
+        assert SMALL.path((number + 1) % 120) in hrefs
+
+
+def test_pages_have_their_size_and_show_their_record() -> None:
+    for number in (0, 55, 119):
+        html = SMALL.html(number)
+        assert 23_000 < len(html) <= 24_000
+        soup = BeautifulSoup(html, "html.parser")
+        shown = {name: soup.select(selector)[0].get_text() for name, selector in
+                 (("sku", ".sku"), ("name", "h1"), ("price", ".price"))}  # fmt: skip
+        assert shown | {"price": Decimal(shown["price"])} == SMALL.record(number)
+
+
+def test_a_site_smaller_than_its_links_still_has_pages() -> None:
+    assert set(LinkSite(pages=3).targets(2)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_origin_serves_the_site_and_counts_page_requests_only(processes: int) -> None:
+    with Origin(SMALL, processes) as origin:
+        assert origin.stats() == OriginStats(requests=0, first_at=0.0, last_at=0.0)
+        for path, status in (("/p/7", 200), ("/robots.txt", 200), ("/p/120", 404), ("/p/8", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", origin.port, timeout=10)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read()
+            connection.close()
+            assert response.status == status
+            if path == "/p/7":
+                assert body == SMALL.html(7)
+        seen = origin.stats()
+    assert seen.requests == 2
+    assert 0 < seen.first_at <= seen.last_at
+
+
+def test_the_origin_answers_pipelined_heads_that_arrive_in_pieces() -> None:
+    asked = b"".join(b"GET /p/%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(40))
+    asked += b"GET /p/40 HTTP/1.1\r\nConnection: close\r\n\r\n"
+    with Origin(SMALL) as origin:
+        connection = http.client.HTTPConnection("127.0.0.1", origin.port, timeout=10)
+        connection.connect()
+        connection.sock.sendall(asked[:50])
+        connection.sock.sendall(asked[50:])
+        received = b""
+        while data := connection.sock.recv(1_000_000):
+            received += data
+        connection.close()
+    assert re.findall(rb'class="sku">(LS-\d+)', received) == [b"LS-%05d" % number for number in range(41)]
+
+
+def test_the_ceiling_is_what_the_origin_itself_counted() -> None:
+    ceiling = origin_ceiling(SMALL, connections=4, seconds=0.2)
+    assert ceiling.requests_per_second > 0
+    assert ceiling.cpu_per_request >= 0
+
+
+def test_the_cost_of_a_command_covers_its_children() -> None:
+    burn = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"]
+    cost = run_measured(command)
+    assert cost.cpu >= 0.4
+    assert cost.elapsed >= 0.4
+    assert cost.peak_bytes > 1_000_000
+    assert (cost.database_cpu, cost.database_peak_bytes) == (0.0, 0)
+
+
+def test_a_command_that_fails_is_no_measurement() -> None:
+    with pytest.raises(CommandFailed, match="ended with exit code 3:\nno luck"):
+        run_measured([sys.executable, "-c", "import sys; print('no luck', file=sys.stderr); sys.exit(3)"])
+
+
+def test_the_naive_crawler_stores_every_item_of_the_link_site_once_if_left_alone() -> None:
+    with Origin(SMALL) as origin:
+        run = peers.naive(origin)
+    assert (run.items, run.pages, run.requests) == (120, 120, 120)
+    assert "| naive " in speed_table([run])
+
+
+def test_an_interpreter_without_scrapy_is_noticed() -> None:
+    assert not peers.has_scrapy("/bin/false")
+
+
+def test_speed_is_taken_from_the_origin_and_not_from_the_crawler() -> None:
+    cost = run_measured([sys.executable, "-c", "print(1)"])
+    run = measurement("liar", {}, 500, cost, OriginStats(requests=100, first_at=10.0, last_at=12.0))
+    assert (run.pages, run.pages_per_second) == (100, 50.0)
+
+
+def test_kills_are_spread_over_the_shop() -> None:
+    assert kills.kill_points(5) == [52, 157, 262, 367, 472]
+    assert kills.kill_points(0) == []
+
+
+@pytest.mark.slow
+def test_the_naive_crawler_repeats_itself_and_stores_duplicates_when_it_is_killed() -> None:
+    with Shop.start(latency=0.003) as shop, kills.naive_contestant(shop, checkpoint_every=100) as contestant:
+        result = kills.killed(contestant, shop, kills=1)
+        stored = Counter(sku for sku, _, _ in contestant.stored())
+    assert (result.kills, result.pages, result.missing, result.wrong) == (1, 525, 0, 0)
+    assert result.repeated > 0
+    assert result.duplicates == result.rows - 500 == sum(stored.values()) - len(stored) > 0
+    assert "| naive " in kill_table([result])
+
+
+def test_the_contract_for_the_link_site_names_the_origin() -> None:
+    text = link_site_contract("http://127.0.0.1:4711", pages=2000, slots=32)
+    contract = parse_contract(yaml.safe_load(text), file="link_site.yaml")
+    assert contract.seeds[0] == f"http://127.0.0.1:4711{SMALL.path(0)}"
+    assert contract.politeness.slots == 32
+    assert warnings(contract) == []
