@@ -1,0 +1,1 @@
+"""Crawls against real sites, with real worker processes, without Dagster."""
