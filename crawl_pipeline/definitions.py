@@ -16,5 +16,6 @@ defs = dg.Definitions(
     jobs=[jobs.crawl],
     sensors=sensors.ALL,
     schedules=schedules.ALL,
+    executor=dg.in_process_executor,  # also for assets that are materialized without the job
     resources={"crawl_database": CrawlDatabase()},
 )

@@ -20,9 +20,10 @@ from crawl_pipeline.defs.resources import CrawlDatabase
 from crawl_pipeline.defs.runs import RunWatch, tag_run
 from crawl_pipeline.defs.waiting import run_uninterrupted
 from crawl_pipeline.domain.outcomes import StopReason
-from crawl_pipeline.errors import InfrastructureError
+from crawl_pipeline.errors import InfrastructureError, UsageError
 from crawl_pipeline.pipeline import crawl as crawls
 from crawl_pipeline.pipeline import re_extract, supervisor
+from crawl_pipeline.storage.database import Database
 
 GROUP = "crawl"
 OWNERS = ["team:data"]
@@ -64,7 +65,7 @@ def crawl_worker(context: dg.OpExecutionContext, crawl_id: str, crawl_database: 
 
     def work() -> str:
         with crawl_database.opened() as database:
-            crawl = crawls.load_open_crawl(database, source_of(context), context.run_id)
+            crawl = _held_crawl(context, crawl_database, database)
             ending = supervisor.run_workers(
                 database, crawl, is_run_live=watch.is_live, on_progress=reporter.take, stop=stop
             )
@@ -85,7 +86,7 @@ def close_crawl(context: dg.OpExecutionContext, crawl_database: CrawlDatabase) -
 
     def work() -> crawls.CrawlReport:
         with crawl_database.opened() as database:
-            return crawls.close_crawl(database, crawls.load_open_crawl(database, source_of(context), context.run_id))
+            return crawls.close_crawl(database, _held_crawl(context, crawl_database, database))
 
     with reported_failures(context):
         report = run_uninterrupted(work, stop=threading.Event(), grace=STOP_WITHIN)
@@ -136,6 +137,18 @@ def records(context: dg.AssetExecutionContext, crawl_database: CrawlDatabase) ->
         report, described = run_uninterrupted(work, stop=threading.Event(), grace=STOP_WITHIN)
     observers.current().re_extracted(report)
     return dg.MaterializeResult(metadata=described)
+
+
+def _held_crawl(context: dg.OpExecutionContext, resource: CrawlDatabase, database: Database) -> crawls.OpenedCrawl:
+    """The crawl that this run holds; a run that repeats only the failed steps of another takes over that one's."""
+    source = source_of(context)
+    try:
+        return crawls.load_open_crawl(database, source, context.run_id)
+    except UsageError:
+        if context.run.parent_run_id is None:
+            raise
+    contract = contract_of(resource.settings(), source)
+    return crawls.open_crawl(database, contract, run_id=context.run_id, options=crawls.CrawlOptions())
 
 
 class _ProgressLog:

@@ -15,6 +15,4 @@ crawl = dg.define_asset_job(
         "short is resumed; when nothing is due, nothing is requested."
     ),
     executor_def=dg.in_process_executor,
-    # A run whose process died is launched again by the instance and resumes the same crawl.
-    run_tags={"dagster/max_retries": "2", "dagster/retry_strategy": "ALL_STEPS"},
 )

@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import dagster as dg
+from dagster import DagsterInstance
 
+from crawl_pipeline.defs.contracts import contracts
 from crawl_pipeline.errors import UsageError
+from crawl_pipeline.settings import Settings
 
 SOURCES = "source"
 sources = dg.DynamicPartitionsDefinition(name=SOURCES)
@@ -26,6 +29,19 @@ class Partitioned(Protocol):
 
     @property
     def partition_key(self) -> str: ...
+
+
+def add_partitions(instance: DagsterInstance, settings: Settings) -> list[str]:
+    """Add a partition for each valid contract that has none, and return their sources; then raise ContractErrors if
+    others are faulty.
+    """
+    found = contracts(settings)
+    new = sorted(set(found.valid) - set(instance.get_dynamic_partitions(SOURCES)))
+    if new:
+        instance.add_dynamic_partitions(SOURCES, new)
+    if found.faults is not None:
+        raise found.faults
+    return new
 
 
 def source_of(context: Partitioned) -> str:

@@ -50,9 +50,18 @@ class RunWatch:
 
 
 def tag_run(instance: DagsterInstance, run_id: str, deadline_at: datetime) -> None:
-    """Note on a run which process it is, and that run monitoring may end it some time after its crawl's deadline."""
+    """Note on a run which process it is, that run monitoring may end it some time after its crawl's deadline, and that
+    a run in its place begins with `open_crawl`, which takes the crawl over.
+    """
     seconds = max(0.0, (deadline_at - datetime.now(UTC)).total_seconds()) + CLOSING_WITHIN
-    instance.add_run_tags(run_id, {PROCESS_TAG: str(ProcessIdentity.own()), MAX_RUNTIME_TAG: f"{seconds:.0f}"})
+    instance.add_run_tags(
+        run_id,
+        {
+            PROCESS_TAG: str(ProcessIdentity.own()),
+            MAX_RUNTIME_TAG: f"{seconds:.0f}",
+            "dagster/retry_strategy": "ALL_STEPS",
+        },
+    )
 
 
 def unfinished_runs(instance: DagsterInstance, source: str) -> Sequence[DagsterRun]:

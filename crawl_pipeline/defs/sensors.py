@@ -3,31 +3,21 @@
 # No `from __future__ import annotations`: Dagster reads the parameters' types from the annotations as they are.
 
 import dagster as dg
-import sqlalchemy as sa
 
-from crawl_pipeline.defs.contracts import contracts as load_contracts
-from crawl_pipeline.defs.jobs import crawl
-from crawl_pipeline.defs.partitions import SOURCES, sources
+from crawl_pipeline.defs.partitions import add_partitions
 from crawl_pipeline.defs.resources import CrawlDatabase
 from crawl_pipeline.defs.runs import end_dead_runs
-from crawl_pipeline.storage.crawls import release_run
-
-_BATCHES = 100  # of expired leases, in one tick
+from crawl_pipeline.storage.crawls import release_run, requeue_expired
 
 
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Adds a partition for each source contract; a faulty contract fails the tick with all its faults.",
+    description="Adds a partition for each source contract; faulty contracts fail the tick with all their faults.",
 )
-def contracts(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase) -> dg.SensorResult | dg.SkipReason:
-    wanted = load_contracts(crawl_database.settings())
-    new = sorted(set(wanted) - set(context.instance.get_dynamic_partitions(SOURCES)))
-    if not new:
-        return dg.SkipReason(f"{len(wanted)} contracts, all known")
-    return dg.SensorResult(
-        dynamic_partitions_requests=[sources.build_add_request(new)], skip_reason=f"added {', '.join(new)}"
-    )
+def contracts(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase) -> dg.SkipReason:
+    new = add_partitions(context.instance, crawl_database.settings())
+    return dg.SkipReason(f"added {', '.join(new)}" if new else "every contract has its partition")
 
 
 @dg.sensor(
@@ -36,17 +26,8 @@ def contracts(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase
     description="Gives expired leases back to the frontier, also when no worker is alive to do so.",
 )
 def expired_leases(crawl_database: CrawlDatabase) -> dg.SkipReason:
-    leases = released = quarantined = 0
     with crawl_database.opened() as database:
-        for _ in range(_BATCHES):
-            row = database.retry(
-                lambda connection: connection.execute(sa.text("SELECT * FROM requeue_expired()")).one()
-            )
-            if not row.r_leases:
-                break
-            leases += row.r_leases
-            released += row.r_released
-            quarantined += row.r_quarantined
+        leases, released, quarantined = requeue_expired(database)
     if not leases:
         return dg.SkipReason("no lease has expired")
     return dg.SkipReason(f"{leases} leases had expired: {released} URLs re-queued, {quarantined} quarantined")
@@ -55,19 +36,18 @@ def expired_leases(crawl_database: CrawlDatabase) -> dg.SkipReason:
 @dg.sensor(
     minimum_interval_seconds=15,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Ends runs at terminals whose process is gone, and frees their pool slots and leases.",
+    description="Ends runs of this machine whose process is gone, and frees their pool slots and leases.",
 )
 def dead_runs(context: dg.SensorEvaluationContext, crawl_database: CrawlDatabase) -> dg.SkipReason:
     ended = end_dead_runs(context.instance)
     if not ended:
-        return dg.SkipReason("no run at a terminal has died")
+        return dg.SkipReason("no run has died unseen")
     released = sum(_release(crawl_database, run_id) for run_id in ended)
     return dg.SkipReason(f"ended {', '.join(ended)}: {released} URLs released")
 
 
 @dg.run_status_sensor(
     run_status=dg.DagsterRunStatus.FAILURE,
-    monitored_jobs=[crawl],
     minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Releases the leases of a failed run at once, uncounted.",
@@ -78,7 +58,6 @@ def failed_runs(context: dg.RunStatusSensorContext, crawl_database: CrawlDatabas
 
 @dg.run_status_sensor(
     run_status=dg.DagsterRunStatus.CANCELED,
-    monitored_jobs=[crawl],
     minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Releases the leases of a cancelled run at once, uncounted.",
