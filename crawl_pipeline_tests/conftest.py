@@ -1,7 +1,7 @@
 """One PostgreSQL server a session, one database a test.
 
-The server is the embedded one, or Debian's PostgreSQL 15 with CRAWL_TEST_POSTGRES=debian15. It lives in a private
-temporary folder, so that sessions may run side by side. `--forbid-skips` makes a skipped test a failure.
+The server has the embedded one's programs, or Debian's PostgreSQL 15 with CRAWL_TEST_POSTGRES=debian15. It lives in a
+private temporary folder, so that sessions may run side by side. `--forbid-skips` makes a skipped test a failure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ import pytest
 from crawl_pipeline.storage import schema
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
+from crawl_pipeline.storage.filelock import try_lock
 from crawl_pipeline_tests import wait_until
 
 __all__ = ["wait_until"]
@@ -50,28 +52,30 @@ test_binaries.__test__ = False  # type: ignore[attr-defined]  # pytest takes its
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedServer]:
     """The session's server, with the migrated database `TEMPLATE` to clone."""
+    _end_servers_of_killed_sessions()
     # Not tmp_path: pytest closes those folders to the server's user, each session anew.
-    home = Path(tempfile.mkdtemp(prefix="crawl-tests-"))
+    home = Path(tempfile.mkdtemp(prefix="crawl-tests-")) / "home"
     server = EmbeddedServer.attach(home, binaries=test_binaries())
     try:
         administer(server, f"CREATE DATABASE {TEMPLATE}")
         schema.upgrade(server.url(TEMPLATE))
         yield server
     finally:
-        server.release()
-        shutil.rmtree(home, ignore_errors=True)
+        end_home(home)
 
 
 @pytest.fixture
 def empty_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     """The URL of a fresh database without any table."""
-    yield from _fresh_database(postgres_server, "template0")
+    with _fresh_database(postgres_server, "template0") as url:
+        yield url
 
 
 @pytest.fixture
 def database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     """The URL of a fresh database with the current schema."""
-    yield from _fresh_database(postgres_server, TEMPLATE)
+    with _fresh_database(postgres_server, TEMPLATE) as url:
+        yield url
 
 
 @pytest.fixture
@@ -87,42 +91,59 @@ def crawl_home() -> Iterator[Path]:
     """A CRAWL_HOME that does not exist yet. Whatever server runs there at the end of the test is ended."""
     folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
     yield folder / "home"
-    _end_server(folder / "home")
-    shutil.rmtree(folder, ignore_errors=True)
+    end_home(folder / "home")
 
 
 @pytest.fixture
 def ready_home(crawl_home: Path, stopped_home: Path) -> Path:
     """A CRAWL_HOME as an earlier run left it: its server is stopped, its database `crawl` has the current schema."""
-    copy_home(stopped_home, crawl_home)
+    # With its owners: the data folder belongs to the server's user.
+    subprocess.run(["cp", "-a", str(stopped_home), str(crawl_home)], check=True)
     return crawl_home
+
+
+@pytest.fixture
+def crawl_environment(crawl_home: Path, database_url: str, postgres_server: EmbeddedServer) -> Iterator[dict[str, str]]:
+    """The environment of a child process whose crawl and Dagster databases are fresh, on the server under test."""
+    with _fresh_database(postgres_server, "template0") as dagster_url:
+        yield {
+            **os.environ,
+            "CRAWL_HOME": str(crawl_home),
+            "CRAWL_DATABASE_URL": database_url,
+            "DAGSTER_POSTGRES_URL": dagster_url.replace("+psycopg:", "+psycopg2:"),
+        }
 
 
 @pytest.fixture(scope="session")
 def stopped_home() -> Iterator[Path]:
     """What `ready_home` is copied from: making a data folder takes seconds, copying one does not."""
     folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
-    server = EmbeddedServer.attach(folder / "home", binaries=test_binaries())
+    server = EmbeddedServer.attach(folder / "home")
     try:
         schema.upgrade(server.url("crawl"))
     finally:
         server.release()
     yield folder / "home"
-    shutil.rmtree(folder, ignore_errors=True)
+    end_home(folder / "home")
 
 
-def copy_home(stopped: Path, to: Path) -> None:
-    """Copy the home of a stopped server, owners and all."""
-    subprocess.run(["cp", "-a", str(stopped), str(to)], check=True)
-
-
-def _end_server(home: Path) -> None:
-    while (server := EmbeddedServer.attached(home)) is not None:
-        server.release()
+def end_home(home: Path) -> None:
+    """Kill the server of a home, whoever started it, and remove the home with the temporary folder around it."""
     for process in server_processes(home):
         with suppress(psutil.NoSuchProcess):
             process.kill()
     wait_until(lambda: not server_processes(home))
+    while (server := EmbeddedServer.attached(home)) is not None:
+        server.release()
+    shutil.rmtree(home.parent, ignore_errors=True)
+
+
+def _end_servers_of_killed_sessions() -> None:
+    for users in Path(tempfile.gettempdir()).glob("crawl-tests-*/home/postgres.users"):
+        with suppress(OSError), users.open("r+") as file:
+            is_old = time.time() - users.stat().st_mtime > 60  # a young one may not have been locked yet
+            if is_old and try_lock(file.fileno(), exclusive=True):
+                end_home(users.parent)
 
 
 def administer(server: EmbeddedServer, statement: str) -> None:
@@ -132,11 +153,14 @@ def administer(server: EmbeddedServer, statement: str) -> None:
         connection.execute(statement.encode())
 
 
+@contextmanager
 def _fresh_database(server: EmbeddedServer, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield server.url(name)
-    administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+    try:
+        yield server.url(name)
+    finally:
+        administer(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,14 +6,12 @@ Owns URLs, time limits, the pool and what is tried again; what is asked of the d
 from __future__ import annotations
 
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum, auto
 from typing import Any, TypeVar, assert_never
 
 import psycopg
@@ -23,6 +21,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from crawl_pipeline.errors import DatabaseUnavailable, UsageError
+from crawl_pipeline.storage.failures import Failure, classify, one_line
 
 T = TypeVar("T")
 
@@ -30,22 +29,6 @@ ANSWER_WITHIN = 20.0  # seconds, beyond the server's own limits
 MAX_CONFLICTS = 20
 FIRST_PAUSE = 0.05  # seconds
 LONGEST_PAUSE = 2.0
-
-_CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-_OUTAGES = {
-    "25P03",  # idle_in_transaction_session_timeout: the server has ended the session
-    "55P03",  # lock_timeout
-    "57014",  # statement_timeout
-    "57P01",  # admin_shutdown
-    "57P02",  # crash_shutdown
-    "57P03",  # cannot_connect_now
-    "58030",  # io_error
-}
-_OUTAGE_CLASSES = {"08", "53"}  # connection exceptions; insufficient resources (disk, memory, connections)
-# A refused connection has no SQLSTATE. These words mean that waiting will not help; in other languages we wait in vain.
-_REFUSED_FOR_GOOD = re.compile(
-    r"password authentication failed|no password supplied|no pg_hba\.conf entry|(database|role) \".*\" does not exist"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +59,6 @@ class TimedConnection(psycopg.Connection[Any]):
                 raise
             self.pgconn.finish()  # an answer that came later would be taken for the next statement's
             raise psycopg.OperationalError(f"no answer for {self.answer_within:g} s") from error
-
-
-class Failure(Enum):
-    """What an error of the database calls for."""
-
-    CONFLICT = auto()  # two transactions met: again at once
-    OUTAGE = auto()  # not reachable, not answering, not able: again later
-    REFUSED = auto()  # will not let us in, now or later
-    OURS = auto()  # the statement is wrong
 
 
 class Database:
@@ -202,7 +176,7 @@ class Database:
         where = f"{host}:{url.port}" if url.port else f"{host}"
         tried = f" for {waited.total_seconds():.0f} s" if waited else ""
         return DatabaseUnavailable(
-            f'database "{url.database}" at {where} could not be used{tried}: {_one_line(error)}; see that it '
+            f'database "{url.database}" at {where} could not be used{tried}: {one_line(error)}; see that it '
             f"runs and that CRAWL_DATABASE_URL is right, then run the same command again: what was stored is kept"
         )
 
@@ -260,26 +234,6 @@ def driver_connection(connection: sa.Connection) -> TimedConnection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, TimedConnection)
     return driver
-
-
-def classify(error: DBAPIError | psycopg.Error) -> Failure:
-    """What the error calls for, by its SQLSTATE; without one, an OperationalError is about the connection."""
-    root = error.orig if isinstance(error, DBAPIError) else error
-    if not isinstance(root, psycopg.Error):
-        return Failure.OURS
-    state = root.sqlstate
-    if state in _CONFLICTS:
-        return Failure.CONFLICT
-    if state in _OUTAGES or (state or "")[:2] in _OUTAGE_CLASSES:
-        return Failure.OUTAGE
-    if state is None and isinstance(root, psycopg.OperationalError | psycopg.InterfaceError):
-        return Failure.REFUSED if _REFUSED_FOR_GOOD.search(str(root)) else Failure.OUTAGE
-    return Failure.OURS
-
-
-def _one_line(error: BaseException) -> str:
-    root = error.orig if isinstance(error, DBAPIError) else error
-    return " ".join(str(root).split())
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import tempfile
 import threading
@@ -19,7 +18,7 @@ from crawl_pipeline.errors import DatabaseUnavailable, UsageError
 from crawl_pipeline.storage.database import MAX_CONFLICTS, Database, TimeLimits, driver_connection, with_driver
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
 from crawl_pipeline_tests import wait_until
-from crawl_pipeline_tests.conftest import copy_home, test_binaries
+from crawl_pipeline_tests.conftest import end_home, test_binaries
 
 QUICK = TimeLimits(connect=1, statement=0.5, lock=0.3, idle_in_transaction=0.5, answer=1.0)
 FOREVER = timedelta(hours=1)
@@ -34,13 +33,11 @@ def counter(database: Database) -> Database:
 
 
 @pytest.fixture(scope="module")
-def module_server(stopped_home: Path) -> Iterator[EmbeddedServer]:
+def module_server() -> Iterator[EmbeddedServer]:
     folder = Path(tempfile.mkdtemp(prefix="crawl-home-"))
-    copy_home(stopped_home, folder / "home")
     server = EmbeddedServer.attach(folder / "home", binaries=test_binaries())
     yield server
-    server.release()
-    shutil.rmtree(folder, ignore_errors=True)
+    end_home(folder / "home")
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from crawl_pipeline.storage.cluster import SOCKET_NAME
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
 from crawl_pipeline.storage.programs import server_user
 from crawl_pipeline_tests import wait_until
-from crawl_pipeline_tests.conftest import test_binaries
 
 # Attaches, says so, and leaves when its standard input closes.
 USER = """
@@ -28,7 +27,7 @@ import sys
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from crawl_pipeline.storage.embedded import EmbeddedServer
-server = EmbeddedServer.attach(Path(sys.argv[1]), binaries=Path(sys.argv[2]) if sys.argv[2] else None)
+server = EmbeddedServer.attach(Path(sys.argv[1]))
 print(server.url("crawl"), flush=True)
 sys.stdin.read()
 """
@@ -45,7 +44,7 @@ def start_user(crawl_home: Path) -> Iterator[Callable[..., UserProcess]]:
 
     def start(script: str = USER) -> UserProcess:
         process = subprocess.Popen(
-            [sys.executable, "-c", script, str(crawl_home), str(test_binaries() or "")],
+            [sys.executable, "-c", script, str(crawl_home)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,10 +61,6 @@ def start_user(crawl_home: Path) -> Iterator[Callable[..., UserProcess]]:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
-
-
-def attach(home: Path) -> EmbeddedServer:
-    return EmbeddedServer.attach(home, binaries=test_binaries())
 
 
 def ready(process: UserProcess) -> str:
@@ -166,13 +161,13 @@ def test_data_survive_the_killing_of_every_process(ready_home: Path, start_user:
     user.kill()
     kill_server(ready_home)
     assert (ready_home / "postgres" / "postmaster.pid").exists()
-    server = attach(ready_home)
+    server = EmbeddedServer.attach(ready_home)
     assert run(server.url("crawl"), "SELECT answer FROM kept") == [(42,)]
 
 
 def test_busy_backend_of_a_killed_postmaster_is_ended_before_the_next_start(ready_home: Path) -> None:
     """Without `_take_alive` the new server finds the old one's shared memory in use and does not start."""
-    server = attach(ready_home)
+    server = EmbeddedServer.attach(ready_home)
     with closing(psycopg.connect(server.url("crawl").replace("+psycopg", ""), autocommit=True)) as busy:
         backend = psutil.Process(busy.info.backend_pid)
         # Computes without ever looking whether its postmaster lives.
@@ -188,7 +183,7 @@ def test_busy_backend_of_a_killed_postmaster_is_ended_before_the_next_start(read
 
 
 def test_server_that_died_is_started_again_by_ensure_running(ready_home: Path) -> None:
-    server = attach(ready_home)
+    server = EmbeddedServer.attach(ready_home)
     before = postmaster_of(ready_home).pid
     server.ensure_running()
     assert postmaster_of(ready_home).pid == before
@@ -199,7 +194,7 @@ def test_server_that_died_is_started_again_by_ensure_running(ready_home: Path) -
 
 def test_stale_pid_files_whose_pid_belongs_to_another_program_do_not_block_the_start(ready_home: Path) -> None:
     """PostgreSQL refuses to start while the process that its pid files name lives; `start` removes them first."""
-    attach(ready_home)
+    EmbeddedServer.attach(ready_home)
     folder = ready_home / "postgres"
     socket_lock = folder / f"{SOCKET_NAME}.lock"
     kill_server(ready_home)
@@ -210,7 +205,7 @@ def test_stale_pid_files_whose_pid_belongs_to_another_program_do_not_block_the_s
         for file in (folder / "postmaster.pid", socket_lock):
             lines = file.read_text().splitlines(keepends=True)
             file.write_text("".join([f"{foreign.pid}\n", *lines[1:]]))
-        server = attach(ready_home)
+        server = EmbeddedServer.attach(ready_home)
         assert run(server.url("crawl"), "SELECT 1") == [(1,)]
         assert foreign.poll() is None
     finally:
@@ -227,14 +222,14 @@ def test_kill_during_initdb_leaves_nothing_that_blocks_the_next_start(
     wait_until(half_made.exists, within=30, every=0.001)
     user.kill()
     user.wait()
-    server = attach(crawl_home)
+    server = EmbeddedServer.attach(crawl_home)
     assert run(server.url("crawl"), "SELECT 1") == [(1,)]
     assert not (crawl_home / "postgres.new").exists()
 
 
 def test_attach_twice_in_a_process_needs_release_twice(ready_home: Path) -> None:
-    server = attach(ready_home)
-    assert attach(ready_home) is server
+    server = EmbeddedServer.attach(ready_home)
+    assert EmbeddedServer.attach(ready_home) is server
     server.release()
     assert run(server.url("crawl"), "SELECT 1") == [(1,)]
     server.release()
@@ -242,7 +237,7 @@ def test_attach_twice_in_a_process_needs_release_twice(ready_home: Path) -> None
 
 
 def test_server_listens_on_a_private_socket_only(ready_home: Path) -> None:
-    server = attach(ready_home)
+    server = EmbeddedServer.attach(ready_home)
     assert stat.S_IMODE((ready_home / "postgres").stat().st_mode) == 0o700
     assert stat.S_IMODE((ready_home / "postgres" / SOCKET_NAME).stat().st_mode) == 0o700
     assert run(server.url("crawl"), "SHOW listen_addresses") == [("",)]
@@ -250,7 +245,7 @@ def test_server_listens_on_a_private_socket_only(ready_home: Path) -> None:
 
 
 def test_dagster_url_is_of_psycopg2_on_the_same_socket(ready_home: Path) -> None:
-    server = attach(ready_home)
+    server = EmbeddedServer.attach(ready_home)
     assert server.dagster_url("dagster") == server.url("dagster").replace("+psycopg:", "+psycopg2:")
 
 
@@ -260,7 +255,7 @@ def test_dagster_url_is_of_psycopg2_on_the_same_socket(ready_home: Path) -> None
 )
 def test_home_may_have_any_name(crawl_home: Path, name: str) -> None:
     home = crawl_home / name
-    server = attach(home)
+    server = EmbeddedServer.attach(home)
     try:
         assert run(server.url("crawl"), "SELECT 1") == [(1,)]
         folder = Path(str(run(server.url("crawl"), "SHOW unix_socket_directories")[0][0]))
@@ -273,10 +268,10 @@ def test_home_may_have_any_name(crawl_home: Path, name: str) -> None:
 
 
 def test_data_folder_of_another_version_is_refused_in_a_sentence(ready_home: Path) -> None:
-    attach(ready_home).release()
+    EmbeddedServer.attach(ready_home).release()
     (ready_home / "postgres" / "PG_VERSION").write_text("9\n")
     with pytest.raises(InfrastructureError, match=r"was made by PostgreSQL 9, and this is \d+; .*CRAWL_HOME"):
-        attach(ready_home)
+        EmbeddedServer.attach(ready_home)
 
 
 def test_foreign_folder_in_its_place_is_refused_and_kept(crawl_home: Path) -> None:
@@ -284,15 +279,15 @@ def test_foreign_folder_in_its_place_is_refused_and_kept(crawl_home: Path) -> No
     mine.parent.mkdir(parents=True)
     mine.touch()
     with pytest.raises(InfrastructureError, match="is not a PostgreSQL data folder"):
-        attach(crawl_home)
+        EmbeddedServer.attach(crawl_home)
     assert mine.exists()
 
 
 def test_start_that_fails_says_what_the_log_says(ready_home: Path) -> None:
-    attach(ready_home).release()
+    EmbeddedServer.attach(ready_home).release()
     (ready_home / "postgres" / "postgresql.auto.conf").write_text("no_such_setting = 1\n")
     with pytest.raises(InfrastructureError, match=r"no_such_setting.*server\.log"):
-        attach(ready_home)
+        EmbeddedServer.attach(ready_home)
     assert EmbeddedServer.attached(ready_home) is None
 
 
