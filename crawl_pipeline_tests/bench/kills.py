@@ -1,24 +1,25 @@
 """Kills a crawler again and again on the demo shop, starts it again each time, and counts what that cost.
 
+Killed is what was started and every process below it, all at once; a database server that runs beside them is not.
 A contestant is killed with SIGKILL each time it has fetched a certain number of *new* pages, so that all are
 killed at the same progress, however much of it it then does again.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from crawl_pipeline.demo.contract import DEMO_SOURCE, demo_contract_text
 from crawl_pipeline.demo.shop import Shop
@@ -105,12 +106,27 @@ def _is_killed(contestant: Contestant, is_far_enough: Callable[[], bool]) -> boo
         finally:
             was_running = process.poll() is None
             if was_running:
-                os.kill(process.pid, signal.SIGKILL)
+                kill_tree(process.pid)
                 process.wait()
         if not was_running and process.returncode != 0:
             said.seek(0)
             raise CommandFailed(contestant.command, process.returncode, said.read())
     return was_running
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and all below it, parents first, so that none can react to another's death for long."""
+    root = psutil.Process(pid)
+    tree = [root, *(child for child in root.children(recursive=True) if not _is_database(child))]
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _is_database(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.name().startswith("postgres"))
+    return False
 
 
 def _judge(contestant: Contestant, shop: Shop, kills: int, elapsed: float) -> KillResult:
@@ -147,7 +163,7 @@ def naive_contestant(shop: Shop, checkpoint_every: int = 100) -> Iterator[Contes
 
 @contextmanager
 def our_contestant(shop: Shop) -> Iterator[Contestant]:
-    """Our crawler: the command is killed, its children are left to notice."""
+    """Our crawler: the same command each time, which resumes what the last one left."""
     with our_home(DEMO_SOURCE, demo_contract_text(shop.base_url)) as home:
 
         def stored() -> list[Row]:

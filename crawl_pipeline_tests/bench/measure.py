@@ -6,6 +6,7 @@ import resource
 import subprocess
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ class Measurement:
 
     `elapsed` is the command from start to exit, `crawling` the time from the first to the last page request that the
     origin saw. `cpu` and `peak_bytes` are the crawler's own processes; `database_*` those of a database server that it
-    brought along (0 without one). All times in seconds.
+    brought along (0 without one). `crawling_cpu` is the part of both that fell between the first and the last request:
+    what a further page costs, without start and end. All times in seconds.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Measurement:
     crawling: float
     cpu: float
     peak_bytes: int
+    crawling_cpu: float
     database_cpu: float = 0.0
     database_peak_bytes: int = 0
 
@@ -59,6 +62,15 @@ class Cost:
     peak_bytes: int
     database_cpu: float
     database_peak_bytes: int
+    samples: Sequence[tuple[float, float]]  # seconds since the epoch, CPU seconds so far of crawler and database
+
+    def cpu_between(self, first_at: float, last_at: float) -> float:
+        """CPU seconds of crawler and database between two times, to within a sample."""
+        if not self.samples:
+            return 0.0
+        times = [at for at, _ in self.samples]
+        first, last = (min(bisect_left(times, at), len(times) - 1) for at in (first_at, last_at))
+        return self.samples[last][1] - self.samples[first][1]
 
 
 class CommandFailed(Exception):
@@ -97,6 +109,7 @@ def run_measured(
         peak_bytes=meter.crawler.peak_bytes,
         database_cpu=meter.database.cpu(),
         database_peak_bytes=meter.database.peak_bytes,
+        samples=meter.samples,
     )
 
 
@@ -112,6 +125,7 @@ def measurement(name: str, settings: Mapping[str, str], items: int, cost: Cost, 
         crawling=seen.last_at - seen.first_at,
         cpu=cost.cpu,
         peak_bytes=cost.peak_bytes,
+        crawling_cpu=cost.cpu_between(seen.first_at, seen.last_at),
         database_cpu=cost.database_cpu,
         database_peak_bytes=cost.database_peak_bytes,
     )
@@ -157,6 +171,7 @@ class _Meter(threading.Thread):
         super().__init__(name="meter", daemon=True)
         self.crawler = _Group()
         self.database = _Group()
+        self.samples: list[tuple[float, float]] = []
         self._root = psutil.Process(pid)
         self._database_pid = database_pid
         self._ended = threading.Event()
@@ -175,6 +190,7 @@ class _Meter(threading.Thread):
             crawler = [process for process in self._tree(self._root.pid) if process not in database]
             self.database.sample(database)
             self.crawler.sample(crawler)
+            self.samples.append((time.time(), self.crawler.cpu() + self.database.cpu()))
 
     def _tree(self, pid: int | None) -> list[psutil.Process]:
         if pid is None:

@@ -14,6 +14,7 @@ def speed_table(runs: Sequence[Measurement]) -> str:
         return "nothing was measured"
     first = runs[0]
     head = ["crawler", "items", "requests", "crawling s", "command s", "pages/s", "ratio", "CPU ms/page", "ratio"]
+    head += ["while crawling", "peak MB"]
     rows = [
         [
             run.name,
@@ -25,6 +26,7 @@ def speed_table(runs: Sequence[Measurement]) -> str:
             _ratio(first.pages_per_second, run.pages_per_second),
             _with_database(run.cpu / max(run.pages, 1) * 1000, run.database_cpu / max(run.pages, 1) * 1000, ".2f"),
             _ratio(run.cpu_per_page, first.cpu_per_page),
+            f"{run.crawling_cpu / max(run.pages, 1) * 1000:.2f}",
             _with_database(run.peak_bytes / 1e6, run.database_peak_bytes / 1e6, ".0f"),
         ]
         for run in runs
@@ -32,8 +34,11 @@ def speed_table(runs: Sequence[Measurement]) -> str:
     said = "\n".join(
         f"{run.name}: {', '.join(f'{name} {value}' for name, value in run.settings.items())}" for run in runs
     )
-    about = f"ratio: how many times better {first.name} is; CPU and memory: crawler + its database"
-    return f"\n{_markdown([*head, 'peak MB'], rows)}\n\n{about}\n{said}\n"
+    about = (
+        f"ratio: {first.name} against the row, above 1 is better; CPU and memory: crawler + its database; "
+        "CPU is that of the whole command, and beside it what fell between the first and the last page request"
+    )
+    return f"\n{_markdown(head, rows)}\n\n{about}\n{said}\n"
 
 
 def kill_table(results: Sequence[KillResult]) -> str:

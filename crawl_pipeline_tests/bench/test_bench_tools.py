@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import http.client
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
 from decimal import Decimal
 
+import psutil
 import pytest
 import yaml
 from bs4 import BeautifulSoup
@@ -95,12 +99,29 @@ def test_the_cost_of_a_command_covers_its_children() -> None:
     assert cost.cpu >= 0.4
     assert cost.elapsed >= 0.4
     assert cost.peak_bytes > 1_000_000
+    assert 0 < cost.cpu_between(0, time.time()) <= cost.cpu + 0.05
+    assert cost.cpu_between(0, 1) == 0
     assert (cost.database_cpu, cost.database_peak_bytes) == (0.0, 0)
 
 
 def test_a_command_that_fails_is_no_measurement() -> None:
     with pytest.raises(CommandFailed, match="ended with exit code 3:\nno luck"):
         run_measured([sys.executable, "-c", "import sys; print('no luck', file=sys.stderr); sys.exit(3)"])
+
+
+def test_a_kill_reaches_every_process_below_the_command() -> None:
+    child = "import time; time.sleep(60)"
+    command = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); "
+        "print(p.pid, flush=True); p.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", command, child], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        below = psutil.Process(int(process.stdout.readline()))
+        kills.kill_tree(process.pid)
+        assert process.wait() == -signal.SIGKILL
+        psutil.wait_procs([below], timeout=10)
+        assert not below.is_running() or below.status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_naive_crawler_stores_every_item_of_the_link_site_once_if_left_alone() -> None:
