@@ -84,4 +84,4 @@ class RevisitPolicy:
 
 def _freshness(pace: _Pace, least: timedelta, rule: str) -> Freshness:
     interval = pace.window * DEFAULT_INTERVAL if pace.interval is None else pace.interval
-    return Freshness(window=pace.window, interval=min(max(interval, least), pace.window), rule=rule)
+    return Freshness(window=pace.window, interval=max(interval, least), rule=rule)

@@ -105,9 +105,7 @@ class RobotsRules:
         return robots
 
     def allows(self, user_agent: str, url: str) -> bool:
-        """Whether the crawler may request `url`, a serialised URL. `/robots.txt` itself always may."""
-        if canonical_path(url) == "/robots.txt":
-            return True
+        """Whether the crawler may request `url`, a serialised URL. `/robots.txt` itself always may (Protego's rule)."""
         return self._matcher(user_agent).can_fetch(url, "*")
 
     def rule(self, user_agent: str, url: str) -> str | None:

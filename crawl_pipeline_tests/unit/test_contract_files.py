@@ -122,7 +122,12 @@ def test_every_fault_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
         (SHOP + "on: 1\n", "on", 12, "is no key of a contract here"),
         (SHOP + "1: 1\n", "1", 12, "is no key of a contract here"),
         (SHOP + "<<: {owner: x}\n", "<<", 12, "is no key of a contract here"),
-        (SHOP + "fetch:\n  headers:\n    X.Y: a b\n", "fetch.headers.X.Y", 14, "name an environment variable"),
+        (
+            SHOP + "fetch:\n  headers:\n    X: A\n    X.Y: a b\n",
+            "fetch.headers.X.Y",
+            15,
+            "name an environment variable",
+        ),
         (SHOP.replace("source: shop\n", ""), "source", 1, "is missing"),
         (
             SHOP.replace("key: [sku]", "match: [/a, b]\n    key: [sku]"),

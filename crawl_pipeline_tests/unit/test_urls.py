@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -268,7 +269,15 @@ def test_canonical_path_is_what_lies_between_authority_and_query(url: str, path:
     assert canonical_path(url) == path
 
 
-URLISH = st.text(alphabet="htps:/\\?#[]@!$&'()*+,;=%.~-_ \t\n\0aAzZ059fFéß\uff21\u3002\ud800\U0001f600", max_size=60)
+@pytest.mark.parametrize("path", ["%%36%31", "%6%31", "%%%36%31", "%%33%36%31", "%2%35", "%%zz%41", "%", "%4", "%41%"])
+def test_undoing_an_escape_never_makes_another_one(path: str) -> None:
+    for text in (f"http://h/{path}", f"http://h/?{path}"):
+        once = page(text).canonical
+        assert page(once).canonical == once
+        assert unquote_to_bytes(once) == unquote_to_bytes(text)
+
+
+URLISH = st.text(alphabet="htps:/\\?#[]@!$&'()*+,;=%.~-_ \t\n\0aAzZ03456fFéß\uff21\u3002\ud800\U0001f600", max_size=60)
 POLICIES = st.builds(
     PlainPolicy,
     drop_query=st.sampled_from([(), ("utm_*",), ("a", "*z")]),
