@@ -65,7 +65,7 @@ def content_hash(text: VisibleText, records: Sequence[Record]) -> bytes:
 
 @contextmanager
 def _taken_out(regions: Sequence[Element]) -> Iterator[None]:
-    """Take regions out of the tree for a moment; back in the reverse order, so that nested ones find their place."""
+    """Take regions out of the tree for a moment. An empty text keeps each one's place, within another region too."""
     places: list[tuple[Text, Element]] = []
     try:
         for region in regions:
@@ -76,7 +76,7 @@ def _taken_out(regions: Sequence[Element]) -> Iterator[None]:
             region.replace_with(place)
         yield
     finally:
-        for place, region in reversed(places):
+        for place, region in places:
             if place.parent is not None:
                 place.replace_with(region)
 

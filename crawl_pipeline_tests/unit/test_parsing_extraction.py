@@ -63,7 +63,11 @@ def test_a_css_field_is_the_visible_text_of_the_first_match(html: str, expected:
     [
         ("<a class=x href='/p?q'>t</a>", {"attr": "href"}, "/p?q"),
         ("<a class=x href='/p?q'>t</a>", {"attr": "href", "type": "url"}, "http://shop.example/p?q"),
-        ("<base href='http://b.example/'><a class=x href='p'>t</a>", {"attr": "href", "type": "url"}, "http://b.example/p"),
+        (
+            "<base href='http://b.example/'><a class=x href='p'>t</a>",
+            {"attr": "href", "type": "url"},
+            "http://b.example/p",
+        ),
         ("<a class=x>t</a>", {"attr": "href"}, None),
         ("<button class=x disabled>", {"attr": "disabled", "type": "bool"}, True),
         ("<button class=x>", {"attr": "disabled", "type": "bool", "default": False}, False),
@@ -76,8 +80,8 @@ def test_an_attribute_field_is_the_attributes_value(html: str, rule: dict[str, o
 
 
 JSON_LD = """<script type="application/ld+json">{"@context": "https://schema.org", "@graph": [
-  {"@type": "WebPage", "name": "page", "mainEntity": {"@type": ["Thing", "https://schema.org/Product"], "name": "Widget",
-    "offers": [{"@type": "Offer", "price": 12.50, "seller": {"@id": "#s"}}, {"price": 99}], "n": null,
+  {"@type": "WebPage", "name": "page", "mainEntity": {"@type": ["Thing", "https://schema.org/Product"],
+    "name": "Widget", "offers": [{"@type": "Offer", "price": 12.50, "seller": {"@id": "#s"}}, {"price": 99}], "n": null,
     "rated": {"@value": 4}}},
   {"@type": "schema:Organization", "@id": "#s", "name": "Seller"}]}</script>"""
 
@@ -101,19 +105,23 @@ def test_json_ld_is_asked_by_type_and_path(path: str, expected: str | None) -> N
     assert field(JSON_LD, json_ld=path) == expected
 
 
+NODE = '{"@type":"T","n":"v"}'
+LD = '<script type="application/ld+json">'
+
+
 @pytest.mark.parametrize(
     "script",
     [
-        '<script type="application/ld+json">{"@type":"T","n":"v"}</script>',
-        '<script type=" Application/LD+JSON; charset=utf-8">{"@type":"T","n":"v"}</script>',
-        '<script type="application/ld+json">[[{"@type":"T","n":"v"}]]</script>',
-        '<script type="application/ld+json"><!-- {"@type":"T","n":"v"} --></script>',
-        '<script type="application/ld+json">//<![CDATA[\n{"@type":"T","n":"v"}\n//]]></script>',
-        '<script type="application/ld+json">/*<![CDATA[*/{"@type":"T","n":"v"}/*]]>*/</script>',
-        '<script type="application/ld+json">{"@type":"T","n":"v","d":"line\nbreak"};</script>',
-        '<script type="application/ld+json">{broken</script><script type="application/ld+json">{"@type":"T","n":"v"}</script>',
-        '<script type="application/ld+json">{"@type":"T","n":NaN}</script><script type="application/ld+json">{"@type":"T","n":"v"}</script>',
-        '<script type="application/ld+json">' + "[" * 5000 + '</script><script type="application/ld+json">{"@type":"T","n":"v"}</script>',
+        f"{LD}{NODE}</script>",
+        f'<script type=" Application/LD+JSON; charset=utf-8">{NODE}</script>',
+        f"{LD}[[{NODE}]]</script>",
+        f"{LD}<!-- {NODE} --></script>",
+        f"{LD}//<![CDATA[\n{NODE}\n//]]></script>",
+        f"{LD}/*<![CDATA[*/{NODE}/*]]>*/</script>",
+        f'{LD}{{"@type":"T","n":"v","d":"line\nbreak"}};</script>',
+        f"{LD}{{broken</script>{LD}{NODE}</script>",
+        f'{LD}{{"@type":"T","n":NaN}}</script>{LD}{NODE}</script>',
+        f"{LD}{'[' * 5000}</script>{LD}{NODE}</script>",
     ],
 )
 def test_json_ld_is_read_in_every_wrapping_and_past_broken_blocks(script: str) -> None:
@@ -125,7 +133,8 @@ MICRODATA = """<div itemscope itemtype="https://schema.org/WebPage"><div itempro
   <div itemprop=brand itemscope itemtype=https://schema.org/Brand><span itemprop=name>Acme</span></div>
   <div itemprop=offers itemscope itemtype=https://schema.org/Offer><span itemprop=price content="1.234">1.234 €</span>
   <link itemprop=availability href=https://schema.org/InStock></div>
-  <time itemprop=releaseDate datetime=2024-03-05>March</time><a itemprop=url href=/p>here</a><img itemprop=image src=i.png>
+  <time itemprop=releaseDate datetime=2024-03-05>March</time><a itemprop=url href=/p>here</a>
+  <img itemprop=image src=i.png>
   <data itemprop=sku value=7>seven</data></div></div>"""
 
 
@@ -161,7 +170,8 @@ def test_each_gives_one_record_per_match_with_fields_looked_up_within_it() -> No
         page={"json_ld": "WebPage.name"},
     )
     html = JSON_LD + "".join(
-        f"<li id=i{n} itemscope itemtype=http://schema.org/Product><p class=sku>{n}</p><p class=price>{n}0</p><b itemprop=name>N{n}</b>"
+        f"<li id=i{n} itemscope itemtype=http://schema.org/Product><p class=sku>{n}</p><p class=price>{n}0</p>"
+        f"<b itemprop=name>N{n}</b>"
         for n in (1, 2)
     )
     found = data(extract(f"<ul>{html}</ul>", contract([{**rule, "each": "li"}])))
@@ -173,7 +183,13 @@ def test_each_gives_one_record_per_match_with_fields_looked_up_within_it() -> No
 
 def test_a_rule_speaks_only_of_the_pages_that_it_matches() -> None:
     rules = contract([{**product(), "match": ["/product/**", "/item/*"]}])
-    for url, count in [("/product/1", 1), ("/product/1/x?y=/", 1), ("/item/1", 1), ("/item/1/x", 0), ("/list/product/1", 0)]:
+    for url, count in [
+        ("/product/1", 1),
+        ("/product/1/x?y=/", 1),
+        ("/item/1", 1),
+        ("/item/1/x", 0),
+        ("/list/product/1", 0),
+    ]:
         assert len(extract(SKU, rules, url=f"http://shop.example{url}").records) == count, url
     assert extract("", rules, url="http://shop.example/list/1").faults == ()
 
@@ -292,12 +308,16 @@ def test_the_version_moves_with_this_code(constant: str, monkeypatch: pytest.Mon
 
 def test_a_selector_that_is_none_is_told_when_the_rules_are_compiled() -> None:
     rules = contract([product(price={"css": "p["})])
-    with pytest.raises(UsageError, match=r"the contract of shop: records\[0\]\.fields\.price\.css is not a CSS selector"):
+    with pytest.raises(
+        UsageError, match=r"the contract of shop: records\[0\]\.fields\.price\.css is not a CSS selector"
+    ):
         Extractor(rules)
 
 
 def test_extraction_leaves_the_document_as_it_was() -> None:
-    html = "<h1>x</h1><noscript><p class=ad>n</p></noscript><div class=ad>a<noscript>m</noscript></div><p class=sku>1</p>"
+    html = (
+        "<h1>x</h1><noscript><p class=ad>n</p></noscript><div class=ad>a<noscript>m</noscript></div><p class=sku>1</p>"
+    )
     page = document(html)
     before = page.markup
     extractor = Extractor(contract([product()], ignore=[".ad", "title", "h1"]))
