@@ -106,8 +106,8 @@ def insert(
     statement = sa.text("""
         INSERT INTO crawls (crawl_id, source_id, kind, contract_version, opened_at, deadline_at, max_pages, options,
                             run_id, machine, pid, pid_started, heartbeat_at)
-        SELECT :crawl_id, :source_id, :kind, :contract_version, t, t + :max_duration, :max_pages, CAST(:options AS jsonb),
-               :run_id, :machine, :pid, :pid_started, t
+        SELECT :crawl_id, :source_id, :kind, :contract_version, t, t + :max_duration, :max_pages,
+               CAST(:options AS jsonb), :run_id, :machine, :pid, :pid_started, t
           FROM clock_timestamp() AS t
         ON CONFLICT (source_id) WHERE state = 'open' DO NOTHING
     """)
@@ -144,6 +144,16 @@ def take_over(connection: sa.Connection, crawl: CrawlRow, holder: Holder) -> boo
     )
     if result.rowcount != 1:
         return False
+    # A worker that died with its run said its counts up to a second before: what it stored since counts too.
+    connection.execute(
+        sa.text("""
+            UPDATE workers w SET ended_at = clock_timestamp(), ended_by = 'its run died', requests = greatest(w.requests, (
+                   SELECT count(*) FROM fetches f JOIN urls u USING (source_id, url_key)
+                    WHERE f.started_at >= w.started_at - interval '1 minute' AND f.worker_id = w.worker_id AND NOT u.is_sitemap))
+             WHERE w.crawl_id = :crawl_id AND w.ended_at IS NULL
+        """),
+        {"crawl_id": crawl.crawl_id},
+    )
     release_crawl(connection, crawl.crawl_id)
     return True
 
@@ -209,7 +219,7 @@ def beat_worker(connection: sa.Connection, worker_id: str, requests: int, other_
 
 
 def end_worker(connection: sa.Connection, worker_id: str, ended_by: str, requests: int, other_requests: int) -> int:
-    """A worker process ended: say by what, keep its last counts, give its leases back uncounted. Returns how many URLs."""
+    """A worker ended: say by what, keep its last counts, give its leases back uncounted. Returns how many URLs."""
     connection.execute(
         sa.text("""
             UPDATE workers SET ended_at = clock_timestamp(), ended_by = :ended_by,
@@ -234,12 +244,9 @@ def release_crawl(connection: sa.Connection, crawl_id: CrawlId) -> int:
 
 def release_run(database: Database, run_id: str) -> int:
     """Give back, uncounted, what a dead run's workers hold. Returns how many URLs."""
-
-    def work(connection: sa.Connection) -> int:
-        crawls = connection.execute(sa.text("SELECT DISTINCT crawl_id FROM leases WHERE run_id = :r"), {"r": run_id})
-        return sum(release_crawl(connection, CrawlId(row[0])) for row in crawls.fetchall())
-
-    return database.retry(work)
+    # All leases at once: two calls of `release` in one transaction break the lock order.
+    statement = sa.text("SELECT release((SELECT coalesce(array_agg(lease_token), '{}') FROM leases WHERE run_id = :r))")
+    return database.retry(lambda connection: int(connection.execute(statement, {"r": run_id}).scalar_one() or 0))
 
 
 def requeue_expired(database: Database) -> tuple[int, int, int]:
@@ -269,7 +276,8 @@ def requests(connection: sa.Connection, crawl_id: CrawlId) -> tuple[int, int]:
     """Requests for pages that the crawl started, and others (robots.txt, sitemaps), those of dead workers included."""
     row = connection.execute(
         sa.text("""
-            SELECT c.requests + coalesce(sum(w.requests), 0) AS pages, c.other_requests + coalesce(sum(w.other_requests), 0) AS others
+            SELECT c.requests + coalesce(sum(w.requests), 0) AS pages,
+                   c.other_requests + coalesce(sum(w.other_requests), 0) AS others
               FROM crawls c LEFT JOIN workers w USING (crawl_id) WHERE c.crawl_id = :c GROUP BY c.crawl_id
         """),
         {"c": crawl_id},

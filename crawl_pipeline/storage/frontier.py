@@ -50,7 +50,7 @@ class Standing:
 
 
 class Frontier:
-    """One worker's view of the frontier of one crawl. Every call is one transaction, retried as `Database.retry` says."""
+    """One worker's view of the frontier of one crawl. Every call is one transaction, retried by `Database.retry`."""
 
     def __init__(
         self,
@@ -119,6 +119,14 @@ class Frontier:
         """No worker starts a request at the host before `until`; a longer rest is never shortened."""
         self._rows(call("block_host", 3), [host_id, until, reason])
 
+    def resting(self, tokens: Sequence[LeaseToken]) -> dict[int, datetime]:
+        """Hosts of these leases that somebody put to rest, and until when: start nothing there before."""
+        statement = """
+            SELECT DISTINCT h.host_id, h.blocked_until FROM leases l JOIN hosts h USING (host_id)
+             WHERE l.lease_token = ANY (%s::uuid[]) AND h.blocked_until > clock_timestamp()
+        """
+        return {row.host_id: row.blocked_until for row in self._rows(statement, [list(tokens)])}
+
     def _rows(self, statement: str, arguments: Sequence[Any]) -> Sequence[Any]:
         def work(connection: sa.Connection) -> Sequence[Any]:
             return connection.exec_driver_sql(statement, tuple(arguments)).fetchall()
@@ -135,8 +143,10 @@ class Frontier:
             *columns(
                 13,
                 (
-                    (p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap, p.is_checked)
-                    + (p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed)
+                    (
+                        *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
+                        *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed),
+                    )
                     for p in pages
                 ),
             ),
@@ -144,15 +154,10 @@ class Frontier:
                 12,
                 (
                     (
-                        n,
-                        v.body_hash,
-                        len(v.body),
-                        self._compressor.compress(v.body),
-                        v.content_hash,
-                        v.extractor_version,
+                        *(n, v.body_hash, len(v.body), self._compressor.compress(v.body), v.content_hash),
+                        *(v.extractor_version, v.client, storable(v.content_type), storable(v.encoding)),
+                        *(storable(v.final_url), storable(v.title), storable(v.markdown)),
                     )
-                    + (v.client, storable(v.content_type), storable(v.encoding), storable(v.final_url))
-                    + (storable(v.title), storable(v.markdown))
                     for n, v in versions
                 ),
             ),
@@ -163,8 +168,10 @@ class Frontier:
             *columns(
                 10,
                 (
-                    (n, storable(f.url), f.started_at, round(f.elapsed * 1000), f.status, f.failure, storable(f.detail))
-                    + (f.body_bytes, f.body_hash, f.http_version)
+                    (
+                        *(n, storable(f.url), f.started_at, round(f.elapsed * 1000), f.status, f.failure),
+                        *(storable(f.detail), f.body_bytes, f.body_hash, f.http_version),
+                    )
                     for n, f in fetches
                 ),
             ),

@@ -5,12 +5,12 @@ CREATE OR REPLACE FUNCTION queue_next_due(p_source int, p_host int, p_lane small
       AND u.lease_token IS NULL AND u.due_at IS NOT NULL ORDER BY u.due_at LIMIT 1), 'infinity')
 $$;
 
--- What each unpaused source and its robots.txt ask of a host: the strictest wins.
+-- What each source and its robots.txt ask of a host: the strictest wins. A paused source asks nothing, unless it still crawls.
 CREATE OR REPLACE FUNCTION host_budget(p_host int, OUT slots smallint, OUT min_delay interval) LANGUAGE sql STABLE AS $$
   SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay))
     FROM sources s LEFT JOIN host_policies p ON p.source_id = s.source_id AND p.host_id = p_host
-   WHERE s.paused_at IS NULL
-     AND EXISTS (SELECT 1 FROM queues q WHERE q.host_id = p_host AND q.source_id = s.source_id)
+   WHERE EXISTS (SELECT 1 FROM queues q WHERE q.host_id = p_host AND q.source_id = s.source_id)
+     AND (s.paused_at IS NULL OR EXISTS (SELECT 1 FROM crawls c WHERE c.source_id = s.source_id AND c.state = 'open'))
 $$;
 
 -- How long a host rests after the n-th outage in a row: 5 s, doubling, at most 10 minutes, with up to 10 % jitter.

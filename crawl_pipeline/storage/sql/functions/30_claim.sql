@@ -1,3 +1,33 @@
+-- How many more pages a crawl may take in hand: max_pages less those accepted or unchanged and those leased, in one snapshot.
+CREATE OR REPLACE FUNCTION pages_left(p_crawl uuid) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT cr.max_pages - coalesce((SELECT sum(c.n) FROM counts c WHERE c.source_id = cr.source_id AND c.crawl_id = p_crawl
+                                     AND c.name IN ('accepted', 'unchanged')), 0)
+                      - coalesce((SELECT sum(l.remaining) FROM leases l WHERE l.crawl_id = p_crawl), 0)
+    FROM crawls cr WHERE cr.crawl_id = p_crawl
+$$;
+
+-- A source among others that wait for a host (unpaused, in a live crawl, with something due): how many others there are, the most
+-- slots that are its fair part now, and how many others have their turn before it. Whoever holds less than an even part comes
+-- before those who hold one; among equals it goes round, and the source whose lease ended last is the last.
+CREATE OR REPLACE FUNCTION host_turn(h hosts, p_source int, p_now timestamptz, OUT others int, OUT ahead int, OUT fair int)
+LANGUAGE sql STABLE AS $$
+  WITH held AS (SELECT l.source_id, sum(cardinality(l.slot_nos))::int AS n FROM leases l WHERE l.host_id = h.host_id GROUP BY 1),
+  w AS (
+    SELECT q.source_id FROM queues q JOIN crawls o ON o.source_id = q.source_id AND o.state = 'open'
+      JOIN sources s ON s.source_id = q.source_id AND s.paused_at IS NULL
+     WHERE q.host_id = h.host_id AND q.source_id <> p_source AND q.next_due_at <= p_now
+       AND (q.lane = 0 OR q.next_due_at <= o.opened_at) AND o.heartbeat_at > p_now - interval '30 seconds'
+     GROUP BY 1),
+  m AS (SELECT count(*)::int AS others, coalesce((SELECT n FROM held WHERE source_id = p_source), 0) AS mine FROM w)
+  SELECT m.others,
+         (SELECT count(*)::int FROM w LEFT JOIN held USING (source_id)
+           WHERE coalesce(held.n, 0) < greatest(1, h.slots / (m.others + 1))
+             AND (m.mine >= greatest(1, h.slots / (m.others + 1))
+                  OR (w.source_id <= coalesce(h.last_source_id, 0), w.source_id) < (p_source <= coalesce(h.last_source_id, 0), p_source))),
+         CASE WHEN m.others = 0 THEN h.slots ELSE ceil(h.slots::float8 / (m.others + 1))::int - m.mine END
+    FROM m
+$$;
+
 -- Leases of up to p_want due URLs over several hosts, one row per URL; URLs of one lease share o_token.
 --   p_batch: most URLs of one lease; p_share: most slots of one lease; p_is_idle: the worker holds nothing, so that it may
 --   take a suspect (two or more expiries), alone. Claims nothing when the crawl is closed or belongs to another run.
@@ -13,21 +43,24 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   cr crawls%ROWTYPE; c record; h hosts%ROWTYPE; b record; t timestamptz; v_left int := p_want; v_used smallint[]; v_first timestamptz;
-  v_mine int; v_leases int; v_others int; v_fair int; v_free smallint[]; v_tids tid[]; v_exp smallint[]; v_batch int; v_take int;
-  v_keys uuid[]; v_due timestamptz; v_per interval; v_hosts int := 0; v_done bigint; v_upto timestamptz;
+  v_leases int; v_others int; v_ahead int; v_fair int; v_free smallint[]; v_tids tid[]; v_exp smallint[]; v_batch int; v_take int;
+  v_keys uuid[]; v_due timestamptz; v_per interval; v_hosts int := 0; v_room bigint; v_upto timestamptz; v_start timestamptz;
 BEGIN
   PERFORM 1 FROM leases WHERE expires_at < clock_timestamp() LIMIT 1;
   IF FOUND THEN PERFORM requeue_expired(32); END IF;
   SELECT * INTO cr FROM crawls WHERE crawl_id = p_crawl AND state = 'open' AND run_id = p_run;
   IF NOT FOUND OR cr.deadline_at <= clock_timestamp() THEN RETURN; END IF;
-  -- 0. max_pages: never more in hand than may still be accepted; near the limit one claimer at a time.
-  SELECT coalesce(sum(n), 0) INTO v_done FROM counts
-   WHERE source_id = cr.source_id AND crawl_id = p_crawl AND name IN ('accepted', 'unchanged');
-  IF cr.max_pages - v_done < 100 * p_want THEN
+  -- 0. Whoever holds a suspect gets nothing beside it. max_pages: never more in hand than may still be accepted; near the limit
+  --    one claimer at a time.
+  IF NOT p_is_idle THEN
+    PERFORM 1 FROM leases l JOIN urls u ON u.source_id = l.source_id AND u.url_key = l.url_keys[1] AND u.lease_token = l.lease_token
+      WHERE l.worker_id = p_worker AND cardinality(l.url_keys) = 1 AND u.expiries >= 2;
+    IF FOUND THEN RETURN; END IF;
+  END IF;
+  v_room := pages_left(p_crawl);
+  IF v_room < 100 * p_want THEN
     IF NOT pg_try_advisory_xact_lock(7261002, cr.source_id) THEN RETURN; END IF;
-    SELECT least(v_left, cr.max_pages - coalesce((SELECT sum(n) FROM counts WHERE source_id = cr.source_id AND crawl_id = p_crawl
-                                          AND name IN ('accepted', 'unchanged')), 0)
-                      - coalesce((SELECT sum(remaining) FROM leases WHERE crawl_id = p_crawl), 0)) INTO v_left;
+    v_left := least(v_left, pages_left(p_crawl));
   END IF;
   -- 1. candidates, without locks: the oldest ready queues; of the revisits only what was due by the cutoff
   FOR c IN
@@ -50,9 +83,8 @@ BEGIN
     PERFORM 1 FROM queues q WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane FOR NO KEY UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
     t := clock_timestamp();
-    SELECT coalesce(array_agg(s.n), '{}'), min(l.expires_at), count(DISTINCT l.lease_token),
-           count(*) FILTER (WHERE l.source_id = cr.source_id)
-      INTO v_used, v_first, v_leases, v_mine FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = c.host_id;
+    SELECT coalesce(array_agg(s.n), '{}'), min(l.expires_at), count(DISTINCT l.lease_token)
+      INTO v_used, v_first, v_leases FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = c.host_id;
     -- 3. the host's budget is the strictest of its sources'; it changes only while no lease of the host lives
     SELECT * INTO b FROM host_budget(c.host_id);
     IF (h.slots, h.min_delay) IS DISTINCT FROM (b.slots, b.min_delay) THEN
@@ -60,24 +92,20 @@ BEGIN
         UPDATE queues q SET not_before = t + p_horizon WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
         CONTINUE;
       END IF;
+      h.next_request_at := h.next_request_at + greatest(b.min_delay - h.min_delay, interval '0');
       h.slots := b.slots; h.min_delay := b.min_delay;
     END IF;
-    -- 4. others that wait for this host: a fair part each, and turns where slots are fewer than sources
-    SELECT count(DISTINCT q.source_id) INTO v_others FROM queues q JOIN crawls o ON o.source_id = q.source_id AND o.state = 'open'
-      JOIN sources s ON s.source_id = q.source_id AND s.paused_at IS NULL
-     WHERE q.host_id = c.host_id AND q.source_id <> cr.source_id AND q.next_due_at <= t
-       AND (q.lane = 0 OR q.next_due_at <= o.opened_at) AND o.heartbeat_at > t - interval '30 seconds';
-    v_fair := p_share;
-    IF v_others > 0 THEN
-      v_fair := least(p_share, greatest(1, ceil(h.slots::float8 / (v_others + 1))::int) - v_mine);
-      IF v_fair <= 0 OR (h.slots <= v_others AND h.last_source_id = cr.source_id AND t < h.yield_until) THEN
-        UPDATE queues q SET not_before = greatest(CASE WHEN v_mine = 0 THEN h.yield_until END, t + p_horizon / 4)
-         WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
-        CONTINUE;
-      END IF;
+    -- 4. others that wait for this host: a fair part each; a freed slot is first kept for whoever's turn it is
+    SELECT w.others, w.ahead, least(p_share, w.fair) INTO v_others, v_ahead, v_fair FROM host_turn(h, cr.source_id, t) w;
+    IF t >= h.yield_until THEN v_ahead := 0; END IF;
+    v_fair := least(v_fair, h.slots - cardinality(v_used) - v_ahead);
+    IF v_fair <= 0 AND h.slots > cardinality(v_used) THEN
+      UPDATE queues q SET not_before = greatest(CASE WHEN v_ahead > 0 THEN least(h.yield_until, t + p_horizon / 2) END, t + p_horizon / 4)
+       WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
+      CONTINUE;
     END IF;
     SELECT array_agg(k ORDER BY k) INTO v_free FROM (
-      SELECT k::smallint FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used) ORDER BY k LIMIT v_fair) x;
+      SELECT k::smallint FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used) ORDER BY k LIMIT greatest(v_fair, 0)) x;
     v_batch := least(p_batch, v_left);
     IF v_others > 0 THEN v_batch := least(v_batch, 16); END IF;
     IF h.failures >= 5 THEN                       -- an outage: one probe at a time
@@ -112,15 +140,16 @@ BEGIN
       v_free := v_free[1:greatest(1, least(cardinality(v_free), v_take))];
       o_token := gen_random_uuid(); o_host := c.host_id; o_authority := h.authority; o_expires_at := t + p_lease_for;
       o_period := v_per; o_failures := h.failures;
+      v_start := greatest(t, h.blocked_until);    -- it was looked ahead: the rest may still have a moment to go
       IF v_leases = 0 THEN
-        h.grid_anchor := greatest(t, h.next_request_at);
+        h.grid_anchor := greatest(v_start, h.next_request_at);
         UPDATE hosts SET grid_anchor = h.grid_anchor, slots = h.slots, min_delay = h.min_delay WHERE host_id = c.host_id;
       END IF;
       IF h.min_delay > '0' THEN                   -- the first start of each slot of the share: its next grid point
         SELECT array_agg(h.grid_anchor + h.min_delay * k + v_per * ceil(greatest(0,
-                 extract(epoch FROM t - h.grid_anchor - h.min_delay * k) / extract(epoch FROM v_per)))::float8 ORDER BY k)
+                 extract(epoch FROM v_start - h.grid_anchor - h.min_delay * k) / extract(epoch FROM v_per)))::float8 ORDER BY k)
           INTO o_first_starts FROM unnest(v_free) k;
-      ELSE o_first_starts := array_fill(t, ARRAY[cardinality(v_free)]); END IF;
+      ELSE o_first_starts := array_fill(greatest(v_start, h.grid_anchor), ARRAY[cardinality(v_free)]); END IF;
       v_keys := '{}';
       FOR o_key, o_url, o_is_sitemap, o_depth, o_tries, o_expiries, o_outcome, o_reason, o_etag, o_last_modified, o_version, o_body_hash,
           o_content_hash, o_extractor IN

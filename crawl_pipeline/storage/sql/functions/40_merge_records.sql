@@ -36,15 +36,16 @@ BEGIN
   SELECT array_agg(DISTINCT x.id) INTO v_touched FROM (SELECT record_id AS id FROM d UNION SELECT unnest(r_id)) x;
   IF v_touched IS NULL THEN RETURN; END IF;
   INSERT INTO record_pages AS rp (source_id, url_key, record_id, data_hash, data, claimed_at)
-    SELECT p_source, p.key, r.id, r.h, CASE WHEN x.url_key <> p.key AND x.data_hash <> r.h THEN r.d END, p_now
+    SELECT DISTINCT ON (p.key, r.id) p_source, p.key, r.id, r.h, CASE WHEN x.data_hash <> r.h THEN r.d END, p_now
       FROM unnest(r_page, r_id, r_data, r_hash) AS r(page, id, d, h)
       JOIN unnest(p_page, p_key) AS p(page, key) USING (page) JOIN records x ON x.record_id = r.id
      ORDER BY p.key, r.id
   ON CONFLICT (source_id, url_key, record_id) DO UPDATE SET data_hash = excluded.data_hash, data = excluded.data
    WHERE rp.data_hash <> excluded.data_hash;
-  -- 3. whose data stand: the owner's claim, else the oldest other claim
+  -- 3. whose data stand: the owner's claim, else the oldest other claim. A claim keeps its own data exactly where they differ from
+  --    what stands: what it would stand for must be known when its turn comes.
   WITH w AS (
-    SELECT DISTINCT ON (rp.record_id) rp.record_id, rp.url_key, coalesce(y.d, rp.data, x.data) AS data, rp.data_hash,
+    SELECT DISTINCT ON (rp.record_id) rp.record_id, rp.url_key, coalesce(y.d, rp.data, x.data) AS data, rp.data_hash, x.data AS old_data,
            coalesce(y.version, u.version_id, x.version_id) AS version_id, (x.data_hash <> rp.data_hash OR x.gone_at IS NOT NULL) AS is_changed
       FROM record_pages rp JOIN records x USING (record_id)
       LEFT JOIN (SELECT r.id, r.d, p.key, p.version FROM unnest(r_page, r_id, r_data) AS r(page, id, d)
@@ -53,6 +54,9 @@ BEGIN
       LEFT JOIN urls u ON u.source_id = rp.source_id AND u.url_key = rp.url_key AND y.id IS NULL
      WHERE rp.record_id = ANY (v_touched)
      ORDER BY rp.record_id, (rp.url_key = x.url_key) DESC, rp.claimed_at, rp.url_key),
+  k AS (
+    UPDATE record_pages rp SET data = CASE WHEN rp.data_hash <> w.data_hash THEN coalesce(rp.data, w.old_data) END
+      FROM w WHERE rp.record_id = w.record_id AND (rp.data IS NULL) = (rp.data_hash <> w.data_hash)),
   c AS (
     UPDATE records r SET url_key = w.url_key, data = w.data, data_hash = w.data_hash, version_id = w.version_id,
            last_changed_at = CASE WHEN w.is_changed THEN p_now ELSE r.last_changed_at END, missing_since = NULL, gone_at = NULL
@@ -68,8 +72,12 @@ BEGIN
   SELECT count(*) INTO conflicts FROM record_pages rp WHERE rp.source_id = p_source AND rp.url_key = ANY (p_key) AND rp.data IS NOT NULL;
   -- 4. history
   IF added + changed > 0 THEN
-    UPDATE record_versions v SET valid_to = p_now WHERE v.record_id = ANY (v_changed) AND v.valid_to IS NULL;
+    -- p_now was read before the locks were had: another's version may be younger. History must not run backwards.
+    UPDATE record_versions v SET valid_to = greatest(p_now, v.valid_from + interval '1 microsecond')
+     WHERE v.record_id = ANY (v_changed) AND v.valid_to IS NULL;
     INSERT INTO record_versions (record_id, source_id, valid_from, data, url_key, version_id, crawl_id)
-      SELECT r.record_id, p_source, p_now, r.data, r.url_key, r.version_id, p_crawl FROM records r WHERE r.record_id = ANY (v_new || v_changed);
+      SELECT r.record_id, p_source, greatest(p_now, (SELECT max(v.valid_to) FROM record_versions v WHERE v.record_id = r.record_id)),
+             r.data, r.url_key, r.version_id, p_crawl
+        FROM records r WHERE r.record_id = ANY (v_new || v_changed);
   END IF;
 END $$;

@@ -30,15 +30,16 @@ BEGIN
   UPDATE queues SET not_before = greatest(not_before, p_until) WHERE host_id = p_host;
 END $$;
 
--- 429 and 503: the host rests for what it asked (p_asked), or for 60 s doubling while trouble goes on, with 10 % jitter, at most
--- p_cap; half an hour without trouble is forgiven. Returns until when.
+-- 429 and 503: the host rests for what it asked (p_asked, at least a second: such answers cost no tries), or for 60 s doubling
+-- while trouble goes on, with 10 % jitter, at most p_cap; half an hour without rest or trouble is forgiven. Returns until when.
 CREATE OR REPLACE FUNCTION throttle_host(p_host int, p_asked interval, p_cap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE h hosts%ROWTYPE; t timestamptz := clock_timestamp(); v_until timestamptz; v_n int;
 BEGIN
   SELECT * INTO h FROM hosts WHERE host_id = p_host FOR NO KEY UPDATE;
-  v_n := CASE WHEN h.throttled_at > t - interval '30 minutes' THEN h.throttles ELSE 0 END;
+  v_n := CASE WHEN greatest(h.throttled_at, h.blocked_until) > t - interval '30 minutes' THEN h.throttles ELSE 0 END;
   IF h.blocked_until <= t THEN v_n := v_n + 1; END IF;     -- answers of one burst count once
-  v_until := t + least(p_cap, coalesce(p_asked, interval '60 seconds' * power(2, least(greatest(v_n, 1), 20) - 1) * (1 + 0.1 * random())));
+  v_until := t + least(p_cap, CASE WHEN p_asked IS NOT NULL THEN greatest(p_asked, interval '1 second')
+    ELSE interval '60 seconds' * power(2, least(greatest(v_n, 1), 20) - 1) * (1 + 0.1 * random()) END);
   UPDATE hosts SET throttles = v_n, throttled_at = t WHERE host_id = p_host;
   PERFORM block_host(p_host, v_until, 'throttled');
   RETURN (SELECT blocked_until FROM hosts WHERE host_id = p_host);
@@ -127,10 +128,13 @@ END $$;
 
 -- The end of a crawl: records that no page yields any more go, if no more than max_drop of the last good count would; else they
 -- are held. One call per record type; p_force applies what was held. Returns what was missing, of how many, and whether applied.
+-- The records are locked in their order first: a person may release a hold while a crawl commits.
 CREATE OR REPLACE FUNCTION apply_removals(p_source int, p_crawl uuid, p_type text, p_max_drop real, p_force boolean DEFAULT false,
   OUT missing bigint, OUT total bigint, OUT is_applied boolean) LANGUAGE plpgsql AS $$
 DECLARE t timestamptz := clock_timestamp();
 BEGIN
+  PERFORM 1 FROM records WHERE source_id = p_source AND record_type = p_type AND missing_since IS NOT NULL AND gone_at IS NULL
+    ORDER BY record_id FOR NO KEY UPDATE;
   SELECT count(*) INTO missing FROM records WHERE source_id = p_source AND record_type = p_type AND missing_since IS NOT NULL AND gone_at IS NULL;
   IF missing = 0 THEN
     total := 0; is_applied := true;
@@ -138,11 +142,11 @@ BEGIN
     RETURN;
   END IF;
   SELECT count(*) INTO total FROM records WHERE source_id = p_source AND record_type = p_type AND gone_at IS NULL;
-  is_applied := p_force OR missing <= p_max_drop * total;
+  is_applied := p_force OR missing <= p_max_drop::numeric * total;
   IF is_applied THEN
     WITH g AS (UPDATE records SET gone_at = t WHERE source_id = p_source AND record_type = p_type AND missing_since IS NOT NULL AND gone_at IS NULL
                RETURNING record_id)
-    UPDATE record_versions v SET valid_to = t FROM g WHERE v.record_id = g.record_id AND v.valid_to IS NULL;
+    UPDATE record_versions v SET valid_to = greatest(t, v.valid_from + interval '1 microsecond') FROM g WHERE v.record_id = g.record_id AND v.valid_to IS NULL;
     UPDATE holds SET released_at = t WHERE source_id = p_source AND record_type = p_type AND released_at IS NULL;
   ELSE
     INSERT INTO holds AS h (source_id, record_type, crawl_id, missing_count, record_count, max_drop, held_at)
