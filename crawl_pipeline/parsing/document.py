@@ -17,7 +17,7 @@ from crawl_pipeline.parsing.charset import header_charset, media_type
 from crawl_pipeline.parsing.hostile import tamed
 from crawl_pipeline.parsing.text import collapse, plain
 
-_TELLING = ("title", "base", "meta", "link", "area", "noscript", "template")
+_TELLING = ("title", "base", "meta", "link", "area", "noscript", "template", "script")
 _SPACE_OR_COMMA = re.compile(r"[\s,]+")
 _LONGEST_TITLE = 1000
 # As XML these elements may close themselves; as HTML they would swallow the rest of the page.
@@ -43,29 +43,35 @@ class Document:
         self.title: str | None = None
         self.meta_robots: frozenset[str] = frozenset()
         self.noscripts: list[Element] = []
+        self.json_ld: list[Element] = []  # the script elements that hold it
         self.has_uncommon_links = False  # area[href], or link[rel=next]
+        self._has_base = False
         self._content_language: str | None = None
         elements = list(tree.iter_elements(_TELLING))
         if any(element.tag == "template" for element in elements):
             _remove_templates(tree)
             elements = list(tree.iter_elements(_TELLING))
-        has_base = False
         for element in elements:
-            match element.tag:
-                case "title":
-                    self._note_title(element)
-                case "base":
-                    has_base = has_base or element.attr("href") is not None
-                case "meta":
-                    self._note_meta(element)
-                case "link":
-                    self.has_uncommon_links |= "next" in (element.attr("rel") or "").lower()
-                case "area":
-                    self.has_uncommon_links = True
-                case "noscript":
-                    self.noscripts.append(element)
-        if has_base:
+            self._note(element)
+        if self._has_base:
             self.base_url = _base_url(tree, url)
+
+    def _note(self, element: Element) -> None:
+        match element.tag:
+            case "title":
+                self._note_title(element)
+            case "base":
+                self._has_base |= element.attr("href") is not None
+            case "meta":
+                self._note_meta(element)
+            case "link":
+                self.has_uncommon_links |= "next" in (element.attr("rel") or "").lower()
+            case "area":
+                self.has_uncommon_links = True
+            case "script" if "ld+json" in (element.attr("type") or "").lower():
+                self.json_ld.append(element)
+            case "noscript":
+                self.noscripts.append(element)
 
     def _note_title(self, element: Element) -> None:
         if self.title is None and element.namespace is Namespace.HTML:

@@ -47,7 +47,7 @@ class PageData:
 
     @cached_property
     def json_ld(self) -> JsonLd:
-        return JsonLd(self.document.tree)
+        return JsonLd(self.document.json_ld)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

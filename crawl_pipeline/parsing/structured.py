@@ -19,7 +19,6 @@ from turbohtml import Element
 from crawl_pipeline.parsing.values import Found
 
 TextOf = Callable[[Element], str]
-_BLOCKS = 'script[type*="ld+json" i]'
 # Comment and CDATA wrappers that templates put around JSON, and a stray semicolon behind it.
 _WRAPPERS = re.compile(
     r"\A\s*(?:<!--|(?://|/\*)?\s*<!\[CDATA\[\s*(?:\*/)?)|(?:(?://|/\*)?\s*\]\]>\s*(?:\*/)?|-->|;)\s*\Z"
@@ -29,10 +28,10 @@ _WRAPPERS = re.compile(
 class JsonLd:
     """The JSON-LD of one page, indexed by type on first use. Blocks that are no JSON are passed over."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, blocks: Sequence[Element]) -> None:
         self._by_type: dict[str, dict[str, object]] = {}
         self._by_id: dict[str, dict[str, object]] = {}
-        for node in _nodes([_decode(block.text) for block in tree.select(_BLOCKS)]):
+        for node in _nodes([_decode(block.text) for block in blocks]):
             for name in _types(node):
                 self._by_type.setdefault(name, node)
             identity = node.get("@id")
