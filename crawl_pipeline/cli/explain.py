@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from crawl_pipeline.cli import verdicts
-from crawl_pipeline.cli.output import ago, print_facts, print_json, print_table, span
-from crawl_pipeline.cli.session import count_of, opened
+from crawl_pipeline.cli.output import ago, count_of, print_facts, print_json, print_table, span
+from crawl_pipeline.cli.session import opened
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import PageUrl
 from crawl_pipeline.domain.scope import ScopeVerdict
@@ -161,7 +161,7 @@ def _identity(one: Explanation) -> Iterator[tuple[str, object]]:
 def _expiry(robots: verdicts.RobotsVerdict, facts: store.StoredFacts) -> str:
     if robots.expires_at is None or robots.expires_at <= facts.now:
         return "fetched again before the next visit"
-    return f"good until {ago(robots.expires_at, facts.now)}"
+    return f"good for {span(robots.expires_at - facts.now)}"
 
 
 def _lease(lease: store.LeaseFacts, facts: store.StoredFacts) -> Iterator[tuple[str, object]]:
@@ -180,14 +180,14 @@ def _host(host: store.HostFacts, facts: store.StoredFacts) -> Iterator[tuple[str
     if host.asked_min_delay is not None and asked != (host.slots, host.min_delay):
         yield "from next lease", _budget(host.asked_slots or 0, host.asked_min_delay)
     yield "crawl delay", f"{span(host.crawl_delay)} (robots.txt)" if host.crawl_delay is not None else None
-    if host.blocked_until > facts.now:
+    if host.blocked_until is not None and host.blocked_until > facts.now:
         yield "rests until", f"{ago(host.blocked_until, facts.now)} ({host.blocked_reason})"
     yield "failures in a row", host.failures or None
     yield "claimable", ago(host.ready_at, facts.now) if host.ready_at else None
 
 
 def _budget(slots: int, min_delay: timedelta) -> str:
-    return f"{count_of(slots, 'slot')}, {span(min_delay)} between requests"
+    return f"{count_of(slots, 'slot')}, {f'{span(min_delay)} between' if min_delay else 'no pause between'} requests"
 
 
 def _elsewhere(fetch: store.FetchFacts, one: Explanation) -> str | None:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from crawl_pipeline.cli.files import Format, whole_file, write_rows
-from crawl_pipeline.cli.output import aligned, cell, print_table
-from crawl_pipeline.cli.session import count_of
+from crawl_pipeline.cli.output import aligned, cell, count_of, print_table
 from crawl_pipeline.storage.exports import Column, Kind, Row
 
 TABLE_ROWS = 20

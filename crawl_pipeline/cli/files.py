@@ -11,6 +11,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
+
+import click
 
 from crawl_pipeline.cli.output import iso_time, plain
 from crawl_pipeline.errors import CrawlError, UsageError
@@ -77,10 +80,15 @@ def write_rows(chosen: Format, columns: Sequence[Column], rows: Iterable[Row], o
 
 
 def copy_to_stdout(stream: IO[bytes]) -> None:
-    """Copy to stdout. Raises BrokenPipeError when who reads has had enough (`| head`)."""
+    """Copy to stdout. When who reads has had enough (`| head`), the command ends as a shell's own would: 141, silent."""
     sys.stdout.flush()
-    shutil.copyfileobj(stream, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+    try:
+        shutil.copyfileobj(stream, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would fail again when the interpreter flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(128 + signal.SIGPIPE) from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import click
@@ -111,12 +111,19 @@ def span(duration: timedelta) -> str:
         return "0 s"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
     if seconds < 120:
-        return f"{seconds:.2f}".rstrip("0").rstrip(".") + " s"
+        return f"{seconds:.0f} s"
     for limit, unit, name in ((7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds / 86_400:.0f} days"
+
+
+def count_of(number: int, thing: str) -> str:
+    """`1 page`, `2 pages`, `1,000 pages`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def _text(value: object) -> str:
@@ -145,7 +152,8 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: 
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
-        table.add_column(header, justify="right" if header in numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if header in numbers else "left"
+        table.add_column(header, justify=justify, no_wrap=True, overflow="ellipsis")
     for row in rows:
         table.add_row(*(Text(text) for text in row))  # not str: square brackets would be taken for markup
     Console().print(table)

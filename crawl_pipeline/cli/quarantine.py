@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from crawl_pipeline.cli.output import ago, print_json, print_table, visible
-from crawl_pipeline.cli.session import Session, count_of, opened
+from crawl_pipeline.cli.output import ago, count_of, print_json, print_table, visible
+from crawl_pipeline.cli.session import Session, opened
 from crawl_pipeline.domain.outcomes import Reason
 from crawl_pipeline.errors import UsageError
 from crawl_pipeline.storage import quarantine as store
@@ -86,7 +86,7 @@ def _last(sample: Sample) -> str:
         f"status {sample.status}" if sample.status is not None else None,
         sample.detail,
         f"{count_of(sample.expiries, 'worker')} died with it" if sample.expiries else None,
-        f"{sample.tries} failures in a row" if sample.tries else None,
+        f"{count_of(sample.tries, 'failure')} in a row" if sample.tries else None,
     ]
     return ", ".join(part for part in parts if part) or "never fetched"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import sqlalchemy as sa
 
+from crawl_pipeline.cli.output import count_of
 from crawl_pipeline.errors import ContractError, ContractErrors, UnknownSource
 from crawl_pipeline.settings import Settings
 from crawl_pipeline.storage import reports
@@ -90,8 +91,3 @@ def opened() -> Iterator[Session]:
 def note(sentence: str) -> None:
     """Say something beside the answer: on stderr, so that what is read by programs stays clean."""
     click.echo(f"note: {sentence}", err=True)
-
-
-def count_of(number: int, thing: str) -> str:
-    """`1 page`, `2 pages`, `1,000 pages`."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")

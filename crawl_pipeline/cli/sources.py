@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crawl_pipeline.cli.output import ago, print_json, print_table
-from crawl_pipeline.cli.session import Session, count_of, load_contracts, note, opened, settings_now
+from crawl_pipeline.cli.output import ago, count_of, print_json, print_table
+from crawl_pipeline.cli.session import Session, load_contracts, note, opened, settings_now
 from crawl_pipeline.errors import ContractError, ContractErrors
 from crawl_pipeline.storage import pauses, reports
 

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import sqlalchemy as sa
 
-from crawl_pipeline.cli.output import ago, print_facts, print_json, print_table, span
-from crawl_pipeline.cli.session import Session, count_of, note, opened
+from crawl_pipeline.cli.output import ago, count_of, print_facts, print_json, print_table, span
+from crawl_pipeline.cli.session import Session, note, opened
 from crawl_pipeline.errors import ContractErrors
 from crawl_pipeline.storage import reports
 from crawl_pipeline.storage import status as store
@@ -115,20 +115,17 @@ def _requests_per_record(status: store.SourceStatus) -> float | None:
     return round(status.crawl.requests / status.record_count, 3)
 
 
-_NUMBERS = (*store.STATES, "records", "due", "stale")
-
-
 def _print_all(found: list[store.SourceStatus]) -> None:
     if not found:
         click.echo("no sources yet; put a contract into a folder of CRAWL_SOURCES, then: crawl-pipeline crawl SOURCE")
         return
-    headers = ["source", "state", "last crawl", *store.STATES, "records", "due", "stale", "next due"]
+    headers = ["source", "state", "last crawl", "pages", "records", "due", "stale", "next due"]
     rows = [
         [
             one.source,
             _state(one),
             ago(one.crawl.crawl.opened_at, one.now) if one.crawl else "-",
-            *one.urls.values(),
+            ", ".join(f"{n:,} {state}" for state, n in one.urls.items() if n) or "-",
             one.record_count,
             one.freshness.due,
             one.freshness.stale,
@@ -136,7 +133,7 @@ def _print_all(found: list[store.SourceStatus]) -> None:
         ]
         for one in found
     ]
-    print_table(headers, rows, numbers=_NUMBERS)
+    print_table(headers, rows, numbers=("records", "due", "stale"))
 
 
 def _state(status: store.SourceStatus) -> str:

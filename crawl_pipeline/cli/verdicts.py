@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from crawl_pipeline.cli.output import ago, span
+from crawl_pipeline.cli.output import ago, count_of, span
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import PageUrl
@@ -42,7 +42,7 @@ def robots_verdict(contract: Contract, page: PageUrl, robots: RobotsFacts | None
     if robots is None or robots.state == "unknown":
         return _robots("unknown", "not fetched yet: the first visit to its host fetches it", allowed=None)
     if robots.state == "unavailable":
-        tried = f"{robots.detail or 'no answer'}, {robots.failures} times in a row"
+        tried = f"{robots.detail or 'no answer'}, {count_of(robots.failures, 'time')} in a row"
         return _robots("unavailable", f"unavailable ({tried}): the host waits", robots, allowed=None)
     if robots.state == "allow_all" or robots.body is None:
         return _robots("allow_all", f"there is none ({robots.detail or robots.status}): allowed", robots, allowed=True)
@@ -103,7 +103,7 @@ def _because(contract: Contract, page: PageUrl, url: UrlFacts, facts: StoredFact
             release = f"crawl-pipeline quarantine release {contract.source} --url '{url.url}'"
             return f"no decision could be made ({_in_words(url.reason)}); to release it: {release}"
         case UrlState.CANCELLED:
-            ended = f"ended before it was ever fetched ({_in_words(url.reason)})"
+            ended = f"ended before its first fetch ({_in_words(url.reason)})"
             return f"{ended}; the next crawl that allows it opens it again"
         case UrlState.REJECTED:
             return _rejected(contract, page, url)
@@ -115,7 +115,7 @@ def _because(contract: Contract, page: PageUrl, url: UrlFacts, facts: StoredFact
 
 def _queued(url: UrlFacts) -> str:
     if url.tries:
-        return f"tried again after {url.tries} failures in a row ({url.reason})"
+        return f"tried again after {count_of(url.tries, 'failure')} in a row ({url.reason})"
     if url.reason:
         return f"put back without a try spent ({_in_words(url.reason)})"
     return "never visited yet" if url.outcome is None else "to be visited again"
@@ -127,7 +127,7 @@ def _rejected(contract: Contract, page: PageUrl, url: UrlFacts) -> str:
     if url.reason == Reason.GONE:
         return "gone, confirmed by a second visit; looked at again now and then"
     freshness = RevisitPolicy(contract.freshness).freshness(canonical_path(page.canonical))
-    refused = f"the answer was complete but not what the contract asks for ({url.reason})"
+    refused = f"a complete answer that is not what the contract asks for ({url.reason})"
     return f"{refused}; visited again after {span(freshness.window)} ({freshness.rule})"
 
 
@@ -141,7 +141,7 @@ def _waits(url: UrlFacts, facts: StoredFacts) -> Iterator[str]:
         yield "no crawl is open: the next one claims it when it is due"
     elif url.state != UrlState.QUEUED and url.due_at > crawl.opened_at:
         yield "it belongs to the next crawl: the open one visits again only what was due when it opened"
-    if host is not None and host.blocked_until > facts.now:
+    if host is not None and host.blocked_until is not None and host.blocked_until > facts.now:
         yield f"the host rests until {ago(host.blocked_until, facts.now)} ({host.blocked_reason})"
     if url.expiries >= 2:
         yield f"{url.expiries} workers died with it: it is claimed only by a worker that holds nothing else"

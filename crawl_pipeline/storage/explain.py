@@ -49,8 +49,8 @@ class HostFacts:
     asked_min_delay: timedelta | None
     crawl_delay: timedelta | None  # of this source's robots.txt group
     slots_in_use: int
-    next_request_at: datetime
-    blocked_until: datetime
+    next_request_at: datetime | None
+    blocked_until: datetime | None
     blocked_reason: str | None
     failures: int
     outages: int
@@ -192,7 +192,8 @@ SELECT u.url, u.state, u.outcome, u.reason, u.depth, u.is_sitemap, u.tries, u.ex
 _HOST = """
 SELECT h.authority, h.slots, h.min_delay, b.slots AS asked_slots, b.min_delay AS asked_min_delay, p.crawl_delay,
        (SELECT coalesce(sum(cardinality(l.slot_nos)), 0) FROM leases l WHERE l.host_id = h.host_id) AS slots_in_use,
-       h.next_request_at, h.blocked_until, h.blocked_reason, h.failures, h.outages, h.throttles,
+       nullif(h.next_request_at, 'epoch') AS next_request_at, nullif(h.blocked_until, 'epoch') AS blocked_until,
+       h.blocked_reason, h.failures, h.outages, h.throttles,
        (SELECT min(q.ready_at) FROM queues q
          WHERE q.source_id = :s AND q.host_id = h.host_id AND q.ready_at < 'infinity') AS ready_at
   FROM hosts h CROSS JOIN LATERAL host_budget(h.host_id) b

@@ -228,9 +228,10 @@ _SEEN_BY_CRAWL = """
 
 def count_crawled_pages(connection: sa.Connection, crawl: crawls.CrawlRow) -> int:
     """How many pages a crawl accepted or found unchanged."""
-    cursor = driver_connection(connection).execute(
-        f"SELECT count(*) FROM ({_SEEN_BY_CRAWL}) f".encode(), _of_crawl(crawl)
-    )
+    query = f"""
+        SELECT count(*) FROM ({_SEEN_BY_CRAWL}) s JOIN urls u USING (source_id, url_key) WHERE NOT u.is_sitemap
+    """
+    cursor = driver_connection(connection).execute(query.encode(), _of_crawl(crawl))
     return int((cursor.fetchone() or (0,))[0])
 
 

@@ -91,11 +91,11 @@ def open_holds(connection: sa.Connection, source_id: int) -> tuple[Hold, ...]:
 def quarantined(connection: sa.Connection, source_id: int, source: str) -> tuple[Quarantined, ...]:
     """The quarantined URLs of a source per reason, each with a few samples: the first by URL key."""
     rows = connection.execute(
-        sa.text("""
-            SELECT reason, is_sitemap, count(*) AS n, (array_agg(url_key ORDER BY url_key))[:samples] AS keys
+        sa.text(f"""
+            SELECT reason, is_sitemap, count(*) AS n, (array_agg(url_key ORDER BY url_key))[1\\:{SAMPLES}] AS keys
               FROM urls WHERE source_id = :s AND state = 'quarantined' GROUP BY 1, 2 ORDER BY 3 DESC, 1
         """),
-        {"s": source_id, "samples": SAMPLES},
+        {"s": source_id},
     ).all()
     return tuple(
         Quarantined(
