@@ -46,6 +46,7 @@ class Reason(StrEnum):
     CONTENT_CONTRACT = "content_contract"  # `accept`, or a required field is missing
     EXTRACTION_ERROR = "extraction_error"  # a rule or extractor raised
     ADDRESS_REFUSED = "address_refused"  # resolves to a non-global address that `allow_networks` does not name
+    UNREQUESTABLE = "unrequestable"  # cannot be put into an HTTP request
     BAD_ENCODING = "bad_encoding"  # a Content-Encoding that could not be decoded
     # quarantined
     TRIES_EXHAUSTED = "tries_exhausted"  # `fetch.tries` transient failures in a row

@@ -12,6 +12,7 @@ from dataclasses import replace
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.domain.pages import CompletedPage, Exchange, FoundLink, KnownVersion
+from crawl_pipeline.domain.urls import canonical_path
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
 from crawl_pipeline.pipeline.leases import DatabaseClock
@@ -125,6 +126,7 @@ class Answers:
             visit.claimed,
             verdict,
             now=self._clock.now(),
+            path=canonical_path(visit.page.canonical if visit.page else visit.claimed.url),
             fetches=tuple(visit.fetches),
             host_failures=held.failures,
         )

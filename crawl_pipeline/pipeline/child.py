@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from crawl_pipeline.domain.contract import Contract
-from crawl_pipeline.domain.pages import CrawlId
+from crawl_pipeline.domain.pages import CrawlId, LeaseToken
 from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.fetching.transport import make_transport
 from crawl_pipeline.pipeline.crawl_loop import CrawlLoop, Share
@@ -58,11 +59,13 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    report = os.dup(1)
+    os.dup2(2, 1)  # what an extractor prints must not fill the pipe that nobody reads meanwhile
     orders = Orders(**json.loads(sys.stdin.buffer.readline()))
     try:
         _work(orders, stop)
     except CrawlError as error:
-        print(error, flush=True)
+        os.write(report, str(error).encode())
         return EXIT_INFRASTRUCTURE
     return 0
 
@@ -101,6 +104,10 @@ def _work(orders: Orders, stop: threading.Event) -> None:
     def counts() -> tuple[int, int]:
         return loop.tally.page_requests, loop.tally.other_requests
 
+    def on_renewed(asked: Sequence[LeaseToken], living: dict[LeaseToken, datetime]) -> None:
+        leases.renewed(asked, living)
+        transport.wake()
+
     heartbeat = Heartbeat(
         pulse,
         Frontier(
@@ -115,7 +122,7 @@ def _work(orders: Orders, stop: threading.Event) -> None:
         worker_id=orders.worker_id,
         tokens=leases.tokens,
         counts=counts,
-        on_renewed=lambda asked, living: (leases.renewed(asked, living), transport.wake())[0],
+        on_renewed=on_renewed,
         lease_for=lease_for,
     )
     _stop_when_told(stop, transport.wake)
@@ -132,12 +139,12 @@ def _work(orders: Orders, stop: threading.Event) -> None:
     database.retry(lambda connection: crawls.end_worker(connection, orders.worker_id, ended, pages, others))
 
 
-def _stop_when_told(stop: threading.Event, wake: object) -> None:
+def _stop_when_told(stop: threading.Event, wake: Callable[[], None]) -> None:
     """Stop at SIGTERM, and when the parent closes our standard input or dies."""
 
     def tell(*_: object) -> None:
         stop.set()
-        wake()  # type: ignore[operator]
+        wake()
 
     def watch() -> None:
         while sys.stdin.buffer.read(4096):

@@ -18,9 +18,11 @@ from crawl_pipeline.domain.outcomes import Reason, StopReason
 from crawl_pipeline.domain.pages import CrawlId, PageUrl
 from crawl_pipeline.domain.urls import Canonicalizer
 from crawl_pipeline.errors import CrawlInProgress, UsageError
+from crawl_pipeline.parsing.extraction import Extractor
 from crawl_pipeline.pipeline.contract_files import LoadedContract
 from crawl_pipeline.pipeline.processes import is_alive, this_process
 from crawl_pipeline.pipeline.sitemap_visits import seed_origins
+from crawl_pipeline.pipeline.visit import Requests
 from crawl_pipeline.storage import crawls, robots, sources
 from crawl_pipeline.storage.crawls import CrawlRow
 from crawl_pipeline.storage.database import Database
@@ -88,10 +90,12 @@ class CrawlReport:
 def open_crawl(database: Database, loaded: LoadedContract, *, run_id: str, options: CrawlOptions) -> OpenedCrawl:
     """Hold the source for a crawl: resume a dead run's crawl before its deadline, else open a new one.
 
-    Puts the contract in force, adds seeds, allows again what earlier limits cancelled, and with `force` makes every page
-    due. Safe to repeat after a kill at any point. Raises CrawlInProgress where a live crawl holds the source.
+    Puts the contract in force, adds seeds, allows again what earlier limits cancelled, and with `force` makes every
+    page due. Safe to repeat after a kill at any point. Raises CrawlInProgress where a live crawl holds the source.
     """
     contract = loaded.contract
+    Extractor(contract)  # what the workers would stumble over is said before they start
+    Requests(contract)
     source_id = sync_source(database, loaded)
     if database.retry(lambda connection: sources.is_paused(connection, source_id)):
         raise UsageError(
@@ -124,7 +128,9 @@ def close_crawl(database: Database, crawl: OpenedCrawl) -> CrawlReport:
     """
     row = database.retry(lambda connection: crawls.find(connection, crawl.crawl_id))
     assert row is not None
-    ending = row.ending or (StopReason.FINISHED if crawl.has_due else StopReason.NOTHING_DUE)
+    ending = row.ending or StopReason.NOTHING_DUE
+    if ending == StopReason.STOPPED:
+        raise UsageError(f'crawl {crawl.crawl_id} of "{crawl.source}" was stopped; the next launch resumes it')
     if ending == StopReason.MAX_PAGES:
         sources.cancel_queued(database, crawl.source_id, Reason.MAX_PAGES.value)
     elif ending == StopReason.MAX_DURATION:

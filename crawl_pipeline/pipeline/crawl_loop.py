@@ -152,7 +152,7 @@ class CrawlLoop:
 
     def _claim(self) -> None:
         free = self._share.in_flight - self._leases.slots
-        if self._is_claiming or free <= 0 or time.monotonic() < self._claim_at:
+        if self._is_claiming or free <= 0 or time.monotonic() < self._claim_at or self._leases.holds_suspect:
             return
         self._is_claiming = True
         share = min(self._share.slots, free)
@@ -256,7 +256,12 @@ class CrawlLoop:
                 self.tally.other_requests += 1
             else:
                 self.tally.page_requests += 1
-            self._transport.start(self._requests.page_request(hop), hop)
+            try:
+                self._transport.start(self._requests.page_request(hop), hop)
+            except ValueError as error:
+                self._answers.decide(
+                    hop, Verdict(state=UrlState.REJECTED, reason=Reason.UNREQUESTABLE, detail=str(error)[:300])
+                )
 
     # Answers
 
@@ -293,8 +298,11 @@ class CrawlLoop:
             hop = Verdict(
                 state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {hop[:300]}: robots.txt disallows it"
             )
-        self._note_host(visit.slot.held, exchange, hop)
-        self._answers.take(visit, exchange, hop)
+        self._note_failure(visit.slot.held, failed=self._answers.is_host_trouble(exchange, hop))
+        if asks_to_wait(exchange):
+            self._throttle(visit, exchange)
+        else:
+            self._answers.take(visit, exchange, hop)
 
     def _hop(self, hop: Visit | RobotsFetch, url: str) -> None:
         """The next hop of a redirect waits for its slot's next start, as every request does."""
@@ -302,19 +310,26 @@ class CrawlLoop:
         hop.slot.hop = hop
         self._push(hop.slot)
 
-    def _note_host(self, held: HeldLease, exchange: Exchange, verdict: Verdict | None) -> None:
-        failed = self._answers.is_host_trouble(exchange, verdict)
-        if failed or held.failures or asks_to_wait(exchange):
+    def _note_failure(self, held: HeldLease, *, failed: bool) -> None:
+        """Failures in a row are the host's: from the fifth on it rests as a whole (the commit blocks it for all)."""
+        if failed or held.failures:
             leases = self._leases.of_host(held.host_id)
             for other in {*leases, held}:
                 other.failures = other.failures + 1 if failed else 0
-            if asks_to_wait(exchange):
-                asked = retry_after(exchange.header("retry-after"), self._clock.now(), self._max_retry_after)
-                host_id, cap = held.host_id, self._max_retry_after
-                self.thread.ask(lambda: self._frontier.throttle_host(host_id, asked, cap), lambda _: None)
-            if asks_to_wait(exchange) or held.failures >= OUTAGE_FAILURES:
+            if held.failures >= OUTAGE_FAILURES:
                 for other in leases:
                     self._drain(other)
+
+    def _throttle(self, visit: Visit, exchange: Exchange) -> None:
+        """429 or 503: the host rests for every worker before its page goes back, so that none asks in between."""
+        host_id, cap = visit.slot.held.host_id, self._max_retry_after
+        asked = retry_after(exchange.header("retry-after"), self._clock.now(), cap)
+        for other in self._leases.of_host(host_id):
+            self._drain(other)
+        self.thread.ask(
+            lambda: self._frontier.throttle_host(host_id, asked, cap),
+            lambda _: self._answers.take(visit, exchange, None),
+        )
 
     # Commits
 

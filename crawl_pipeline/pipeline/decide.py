@@ -14,7 +14,6 @@ from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, CompletedPage, Exchange, FetchFailure, FetchLog, Lease
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, backoff
 from crawl_pipeline.domain.revisit import RevisitPolicy
-from crawl_pipeline.domain.urls import canonical_path
 
 _TRANSIENT_STATUS = {408, 425}
 _SERVER_ERRORS = {500, 502, 503, 504}
@@ -85,10 +84,11 @@ class Decider:
         verdict: Verdict,
         *,
         now: datetime,
+        path: str,
         fetches: tuple[FetchLog, ...],
         host_failures: int,
     ) -> CompletedPage:
-        """The page's next state. `host_failures`: failures in a row at its host, this one included."""
+        """The page's next state. `path`: its canonical path; `host_failures`: its host's, in a row, with this one."""
         assert verdict.state is not None
         page = CompletedPage(
             token=lease.token,
@@ -110,7 +110,7 @@ class Decider:
             case UrlState.CANCELLED | UrlState.QUARANTINED:
                 return page
             case _:
-                return self._answered(page, claimed, now)
+                return self._answered(page, claimed, path, now)
 
     def _try_again(self, page: CompletedPage, verdict: Verdict, now: datetime, host_failures: int) -> CompletedPage:
         if verdict.reason is Reason.THROTTLED or (page.host_failed and host_failures > OUTAGE_FAILURES):
@@ -120,12 +120,12 @@ class Decider:
             return replace(page, state=UrlState.QUARANTINED, reason=Reason.TRIES_EXHAUSTED.value, tries=tries)
         return replace(page, tries=tries, due_at=now + backoff(tries, self._rng))
 
-    def _answered(self, page: CompletedPage, claimed: ClaimedUrl, now: datetime) -> CompletedPage:
+    def _answered(self, page: CompletedPage, claimed: ClaimedUrl, path: str, now: datetime) -> CompletedPage:
         reason = Reason(page.reason) if page.reason else None
         if reason is Reason.NOT_FOUND and claimed.reason in (Reason.NOT_FOUND, Reason.GONE):
             reason = Reason.GONE
             page = replace(page, reason=reason.value, records=())  # confirmed: its records are no page's any more
-        due_at = self._revisit.next_due(canonical_path(claimed.url), now, page.state, reason)
+        due_at = self._revisit.next_due(path, now, page.state, reason)
         return replace(page, tries=0, is_checked=True, due_at=due_at)
 
 

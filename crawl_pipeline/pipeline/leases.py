@@ -72,6 +72,7 @@ class HeldLease:
         self.failures = lease.host_failures  # of the host, in a row, as far as this worker knows
         self.is_draining = False  # starts nothing any more; what waited goes back
         self.is_lost = False
+        self.is_suspect = lease.urls[0].expiries >= 2
         self.expires = clock.monotonic(lease.expires_at)
         self._last_tenth = lease_for.total_seconds() / 10
 
@@ -110,6 +111,11 @@ class LeaseTable:
 
     def __contains__(self, held: HeldLease) -> bool:
         return held.token in self._held
+
+    @property
+    def holds_suspect(self) -> bool:
+        """Whether a page that outlived two workers or more is held: then nothing else may be."""
+        return len(self._held) == 1 and next(iter(self._held.values())).is_suspect
 
     def add(self, lease: Lease) -> HeldLease:
         """Hold a claimed lease."""

@@ -60,7 +60,7 @@ class RobotsGate:
         self._origins: dict[str, OriginRules] = {}
 
     def look(self, url: str) -> OriginRules | None:
-        """The origin's rules where they are fresh (or not obeyed); None: they are being asked for, or are to be fetched."""
+        """The origin's rules where they are fresh (or not obeyed); None: they are asked for, or are to be fetched."""
         if not self._is_obeyed:
             return OriginRules(allows_all=True)
         known = self._origins.setdefault(origin_of(url), OriginRules())

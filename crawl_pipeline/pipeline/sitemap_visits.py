@@ -33,7 +33,7 @@ class SitemapVisits:
         self._origins = seed_origins(contract) if contract.sitemaps == "auto" else set()
 
     def robots_known(self, origin: str, named: Sequence[str] | None) -> None:
-        """An origin's robots.txt is known to name these sitemaps (None: it is not known): they join the frontier, once."""
+        """An origin's robots.txt names these sitemaps (None: it is not known yet): they join the frontier, once."""
         if named is None or origin not in self._origins:
             return
         self._origins.discard(origin)

@@ -10,7 +10,7 @@ from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, PageUrl
 from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
-from crawl_pipeline.errors import ContractError, ContractFault
+from crawl_pipeline.pipeline.contract_files import secret_headers
 from crawl_pipeline.pipeline.decide import Verdict, log_of
 from crawl_pipeline.pipeline.leases import Slot
 
@@ -60,7 +60,8 @@ class Requests:
 
     def __init__(self, contract: Contract, environment: Mapping[str, str] = os.environ) -> None:
         self._fetch = contract.fetch
-        self._headers = {"User-Agent": contract.politeness.user_agent, **_secret_headers(contract, environment)}
+        self._user_agent = {"User-Agent": contract.politeness.user_agent}
+        self._headers = {**self._user_agent, **secret_headers(contract, environment)}
         self._canonicalizer = Canonicalizer(contract.urls)
         self._scope = Scope(contract.scope, max_depth=contract.limits.max_depth)
 
@@ -88,8 +89,8 @@ class Requests:
         return self._request(visit.url, headers, types)
 
     def robots_request(self, url: str) -> FetchRequest:
-        """A request for robots.txt, or a hop of it."""
-        return self._request(url, dict(self._headers), None)
+        """A request for robots.txt, or a hop of it: without the contract's headers, since it may leave the host."""
+        return self._request(url, dict(self._user_agent), None)
 
     def robots_redirect(self, fetch: RobotsFetch, exchange: Exchange) -> str | None:
         """The next hop of a request for robots.txt, of any authority (RFC 9309, section 2.3.1.2: at most five)."""
@@ -137,16 +138,3 @@ class Requests:
             types=types,
             allow_networks=tuple(str(network) for network in self._fetch.allow_networks),
         )
-
-
-def _secret_headers(contract: Contract, environment: Mapping[str, str]) -> dict[str, str]:
-    missing = [name for name in contract.fetch.headers.values() if not environment.get(name)]
-    if missing:
-        raise ContractError(
-            contract.source,
-            [
-                ContractFault(path="fetch.headers", message=f"the environment variable {name} is not set")
-                for name in missing
-            ],
-        )
-    return {header: environment[name] for header, name in contract.fetch.headers.items()}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -36,9 +37,9 @@ class WorkerProcess:
     def __init__(self, orders: Orders, database_url: str) -> None:
         self.worker_id = orders.worker_id
         self._grace = orders.grace
-        self._file = tempfile.TemporaryFile(prefix="crawl-hand-")
+        self._file = tempfile.TemporaryFile(prefix="crawl-hand-")  # noqa: SIM115  closed by `close`
         self.hand = Hand(self._file)
-        self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-worker-")
+        self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-worker-")  # noqa: SIM115  closed at its end
         self._process = subprocess.Popen(
             [sys.executable, "-m", "crawl_pipeline.pipeline.child"],
             stdin=subprocess.PIPE,
@@ -66,10 +67,8 @@ class WorkerProcess:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self._grace
             assert self._process.stdin is not None
-            try:
+            with suppress(BrokenPipeError):
                 self._process.stdin.close()
-            except BrokenPipeError:
-                pass
 
     def watch(self, page_timeout: float) -> End | None:
         """Kill it where it stalls with a page in hand or overruns its grace; its end, once it has ended."""
@@ -102,10 +101,8 @@ class WorkerProcess:
         said = self._process.stdout.read(4000).decode("utf-8", "replace").strip()
         self._process.stdout.close()
         if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
+            with suppress(BrokenPipeError):
                 self._process.stdin.close()
-            except BrokenPipeError:
-                pass
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
         end = End(
             ended_by=f"signal {-code}" if code < 0 else f"exit {code}",

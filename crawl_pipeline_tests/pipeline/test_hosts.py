@@ -1,0 +1,232 @@
+"""What a host does to a crawl: outages, throttling, robots.txt, redirects, budgets. Judged from the host's side."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.crawling import contract, crawl, rows, start, states
+from crawl_pipeline_tests.site import NOT_FOUND, Answer, Asked, Site, gaps, page
+
+MANY = [f"/page/{n}" for n in range(1000)]
+
+
+def many_pages(asked: Asked) -> Answer:
+    return page("start", *MANY) if asked.path == "/" else page(asked.path)
+
+
+def test_host_that_is_down_is_probed_a_few_times_and_no_page_is_quarantined(database: Database) -> None:
+    """Guard: settle's `blocked_until` on the fifth failure, and `is_draining` in the loop."""
+    with Site(many_pages) as site:
+        running = start(database, contract(site, politeness={"slots": 2, "robots": "ignore"}))
+        wait_until(lambda: len(site.pages_asked) > 20, within=30)
+        site.stop_listening()
+        wait_until(lambda: rows(database, "SELECT 1 FROM hosts WHERE outages >= 2") != [], within=60)
+        running.stop.set()
+        running.join()
+    failed = rows(database, "SELECT count(*) AS n FROM fetches WHERE reason = 'connection'")[0].n
+    assert 5 <= failed <= 20
+    assert rows(database, "SELECT 1 FROM urls WHERE state = 'quarantined'") == []
+    assert rows(database, "SELECT 1 FROM leases") == []
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(400)
+def test_host_that_is_down_for_two_minutes_is_asked_at_most_twenty_times(database: Database) -> None:
+    with Site(many_pages) as site:
+        running = start(database, contract(site, politeness={"slots": 2, "robots": "ignore"}))
+        wait_until(lambda: len(site.pages_asked) > 20, within=30)
+        site.stop_listening()
+        time.sleep(120)
+        failed = rows(database, "SELECT count(*) AS n FROM fetches WHERE reason = 'connection'")[0].n
+        print(f"{failed} requests in two minutes")
+        assert 5 <= failed <= 20
+        site.listen_again()
+        report = running.finish(within=240)
+    assert report.urls == {"accepted": 1001, "queued": 0, "active": 0}
+
+
+def test_retry_after_stops_every_worker_at_the_host_and_spends_no_try(database: Database) -> None:
+    """Guard: `throttle_host` before the page goes back."""
+    refused: list[float] = []
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/":
+            return page("start", *MANY[:40])
+        if len(site.pages_asked) == 12:
+            refused.append(asked.at)
+            return Answer(status=429, headers={"Retry-After": "3"})
+        return page(asked.path)
+
+    with Site(answer) as site:
+        report = crawl(database, contract(site, politeness={"slots": 2}), workers=2)
+    assert report.urls["accepted"] == 41
+    later = [asked.at for asked in site.pages_asked if asked.at > refused[0] + 0.2]
+    assert min(later) - refused[0] >= 2.9
+    assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
+    assert rows(database, "SELECT 1 FROM fetches WHERE reason = 'throttled'") != []
+
+
+def test_transient_failure_waits_for_its_retry_without_holding_a_slot(database: Database) -> None:
+    failures = 2
+
+    def answer(asked: Asked) -> Answer:
+        nonlocal failures
+        if asked.path == "/flaky" and failures:
+            failures -= 1
+            return Answer(status=500)
+        return page("start", "/flaky", *MANY[:5])
+
+    with Site(answer) as site:
+        running = start(database, contract(site))
+        for tries in (1, 2):
+            waiting = f"SELECT 1 FROM urls WHERE url LIKE '%/flaky' AND state = 'queued' AND tries = {tries}"
+            wait_until(lambda waiting=waiting: rows(database, waiting) != [], within=20)  # type: ignore[misc]
+            due = rows(database, "SELECT due_at - clock_timestamp() AS wait FROM urls WHERE url LIKE '%/flaky'")[0].wait
+            assert timedelta(seconds=5) < due < timedelta(seconds=61)
+            assert rows(database, "SELECT 1 FROM leases WHERE remaining > 0") == []
+            with database.connection() as connection:
+                connection.exec_driver_sql("UPDATE urls SET due_at = now() WHERE url LIKE '%%/flaky'")
+                connection.exec_driver_sql("UPDATE queues SET next_due_at = now(), not_before = 'epoch'")
+        report = running.finish()
+    assert report.urls["accepted"] == 7
+    assert site.paths().count("/flaky") == 3
+
+
+def test_page_that_fails_again_and_again_is_quarantined_after_its_tries(database: Database) -> None:
+    with Site(lambda asked: Answer(status=500) if asked.path == "/broken" else page("start", "/broken")) as site:
+        report = crawl(database, contract(site, fetch={"tries": 1}))
+    assert states(database) == {"/": "accepted", "/broken": "quarantined tries_exhausted"}
+    assert report.stop_reason == "finished"
+
+
+def test_robots_rules_are_obeyed_and_fetched_once_for_all_workers(database: Database) -> None:
+    robots = Answer(body="User-agent: *\nDisallow: /private/\n", kind="text/plain")
+    links = ["/private/a", "/private/b", *MANY[:60]]
+    with Site(lambda asked: page("start", *links) if asked.path == "/" else page(asked.path), robots=robots) as site:
+        report = crawl(database, contract(site), workers=2)
+    assert not [path for path in site.paths() if path.startswith("/private/")]
+    assert [asked.path for asked in site.asked].count("/robots.txt") == 1
+    assert states(database)["/private/a"] == "cancelled robots"
+    assert (report.urls["accepted"], report.requests, report.other_requests) == (61, 61, 1)
+
+
+def test_unavailable_robots_rest_the_host_and_no_page_is_asked_for(database: Database) -> None:
+    with Site(many_pages, robots=Answer(status=503)) as site:
+        report = crawl(database, contract(site, limits={"max_idle": "2s"}))
+    assert report.stop_reason == "deferred"
+    assert site.pages_asked == []
+    assert states(database) == {"/": "queued"}
+    assert rows(database, "SELECT tries FROM urls")[0].tries == 0
+
+
+def test_crawl_delay_of_robots_spaces_the_starts_over_two_workers(database: Database) -> None:
+    """Guard: the slots' phases in `claim` (grid_anchor + k * min_delay)."""
+    robots = Answer(body="User-agent: *\nCrawl-delay: 0.3\n", kind="text/plain")
+    links = MANY[:12]
+    with Site(lambda asked: page("start", *links) if asked.path == "/" else page(asked.path), robots=robots) as site:
+        report = crawl(database, contract(site, politeness={"slots": 4}), workers=2)
+    assert report.urls["accepted"] == 13
+    after_first = site.asked[4:]  # in force once no lease of the host lives
+    assert min(gaps(after_first)) > 0.25, gaps(site.asked)
+
+
+def test_budget_of_a_host_is_the_strictest_of_two_sources_and_both_finish(database: Database) -> None:
+    """Guards: `host_budget`, the host's row lock, and turns where slots are fewer than sources."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path in ("/one", "/two"):
+            return page(asked.path, *(f"{asked.path}/{n}" for n in range(40)))
+        return Answer(body=page(asked.path).body, delay=0.01)
+
+    with Site(answer) as site:
+        one = contract(site, ["/one"], source="one", politeness={"slots": 4}, scope={"include": ["/one/**", "/one"]})
+        two = contract(site, ["/two"], source="two", politeness={"slots": 1}, scope={"include": ["/two/**", "/two"]})
+        first, second = start(database, one), start(database, two)
+        reports = [first.finish(), second.finish()]
+    assert [report.urls["accepted"] for report in reports] == [41, 41]
+    both = site.pages_asked
+    overlap = [asked for asked in both if asked.at > max(both[0].at, next(a.at for a in both if a.path == "/two"))]
+    assert len(overlap) > 40
+    assert site.most_open[site.authorities[0]] <= 4
+
+
+def test_redirects_are_followed_within_the_host_and_recorded_beyond_it(database: Database) -> None:
+    def answer(asked: Asked) -> Answer:
+        match asked.path:
+            case "/":
+                return page("start", "/moved", "/away", "/loop", "/deep/0")
+            case "/moved":
+                return Answer(status=301, headers={"Location": "/target"})
+            case "/away":
+                return Answer(status=302, headers={"Location": f"http://{site.authorities[1]}/"})
+            case "/loop":
+                return Answer(status=302, headers={"Location": "/loop"})
+            case path if path.startswith("/deep/"):
+                return Answer(status=302, headers={"Location": f"/deep/{int(path[6:]) + 1}"})
+            case "/target":
+                return page("target")
+        return NOT_FOUND
+
+    with Site(answer, hosts=2) as site:
+        crawl(database, contract(site, ["/"]))
+    found = states(database)
+    assert found["/moved"] == "accepted"
+    assert found["/away"] == "rejected redirect_out"
+    assert found["/loop"] == "rejected redirect_loop"
+    assert found["/deep/0"] == "rejected redirect_loop"
+    assert not [asked for asked in site.pages_asked if asked.host == site.authorities[1]]
+    final = rows(database, "SELECT final_url FROM page_versions WHERE title = 'target'")[0].final_url
+    assert final.endswith("/target")
+
+
+def test_private_address_is_refused_at_connect_time(database: Database) -> None:
+    with Site(many_pages) as site:
+        crawl(database, contract(site, fetch={"allow_networks": []}, politeness={"robots": "ignore"}))
+    assert site.asked == []
+    assert states(database) == {"/": "rejected address_refused"}
+
+
+def test_page_not_found_twice_is_gone_and_takes_its_records_along(database: Database) -> None:
+    is_there = True
+    record = {
+        "type": "page",
+        "match": ["/item"],
+        "key": ["title"],
+        "fields": {"title": {"css": "h1", "required": True}},
+    }
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/item":
+            return page("item") if is_there else NOT_FOUND
+        return page("start", "/item")
+
+    with Site(answer) as site:
+        loaded = contract(site, records=[{**record, "guard": {"max_drop": 1.0}}])
+        crawl(database, loaded)
+        is_there = False
+        crawl(database, loaded, force=True)
+        assert states(database)["/item"] == "rejected not_found"
+        assert rows(database, "SELECT 1 FROM records WHERE gone_at IS NULL") != []
+        report = crawl(database, loaded, force=True)
+    assert states(database)["/item"] == "rejected gone"
+    assert (report.records, report.records_gone) == (0, 1)
+
+
+def test_window_shorter_than_the_crawl_does_not_keep_it_from_ending(database: Database) -> None:
+    """Guard: the cutoff in `claim` and `finished`."""
+
+    def answer(asked: Asked) -> Answer:
+        return Answer(body=many_pages(asked).body, delay=0.03) if asked.path != "/" else page("start", *MANY[:120])
+
+    with Site(answer) as site:
+        loaded = contract(site, freshness={"window": "1s", "min": "0s"}, politeness={"slots": 2})
+        begun = datetime.now(UTC)
+        report = crawl(database, loaded)
+    assert report.stop_reason == "finished"
+    assert report.requests == 121
+    assert datetime.now(UTC) - begun > timedelta(seconds=1.5)

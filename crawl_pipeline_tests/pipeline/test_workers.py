@@ -1,0 +1,176 @@
+"""Workers that die, stall or are stopped, and pages that kill them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+
+from crawl_pipeline.errors import CrawlInProgress, UsageError, WorkersKeepDying
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.crawling import contract, crawl, rows, start, states
+from crawl_pipeline_tests.site import Answer, Asked, Site, page
+
+GOOD = {"type": "page", "key": ["url"], "match": ["/page/**", "/poison", "/loops", "/sleeps", "/regex", "/swallows"]}
+EXTRACTORS = "crawl_pipeline_tests.extractors"
+
+
+def test_poison_page_is_quarantined_alone(database: Database) -> None:
+    """Guard: the page in hand pays (`Hand.take`, `charge`); without it all pages of its lease would."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/":
+            poison = ["/poison"] if asked.host == site.authorities[7] else []
+            return page("start", *(f"/page/{n}" for n in range(9)), *poison)
+        return page(asked.path)
+
+    with Site(answer, hosts=20) as site:
+        rule = {**GOOD, "python": f"{EXTRACTORS}:kills_its_process_on_poison"}
+        report = crawl(database, contract(site, records=[rule]), workers=2, within=120)
+    assert report.urls["accepted"] == 200
+    quarantined = rows(database, "SELECT url, reason FROM urls WHERE state = 'quarantined'")
+    assert [(row.url.rpartition("/")[2], row.reason) for row in quarantined] == [("poison", "poison")]
+
+
+def test_extractor_that_hangs_is_really_stopped_and_only_its_page_quarantined(database: Database) -> None:
+    """Guards: the signal in `PageReader`, and the supervisor's kill for what swallows it."""
+    bad = ["/loops", "/sleeps", "/regex", "/swallows"]
+    good = [f"/page/{n}" for n in range(20)]
+    with Site(lambda asked: page("start", *bad, *good) if asked.path == "/" else page(asked.path)) as site:
+        rule = {**GOOD, "python": f"{EXTRACTORS}:hangs"}
+        loaded = contract(site, records=[rule], fetch={"page_timeout": "1s"})
+        report = crawl(database, loaded, within=90)
+    found = states(database)
+    assert {found[path] for path in bad} == {"quarantined timeout"}
+    assert {found[path] for path in good} == {"accepted"}
+    assert report.stop_reason == "finished"
+
+
+def test_external_kills_quarantine_no_page(database: Database) -> None:
+    def answer(asked: Asked) -> Answer:
+        return Answer(body=page(asked.path).body, delay=1.0)
+
+    with Site(answer, hosts=10) as site:
+        running = start(database, contract(site, limits={"max_in_flight": 2}))
+        for _ in range(5):
+            asked = len(site.pages_asked)
+            wait_until(lambda asked=asked: len(site.pages_asked) > asked and running.pids() != [], within=30)  # type: ignore[misc]
+            for pid in running.pids():
+                os.kill(pid, signal.SIGKILL)
+        report = running.finish(within=90)
+    assert report.urls == {"accepted": 10, "queued": 0, "active": 0}
+
+
+def test_worker_stalled_past_its_lease_changes_nothing_when_it_goes_on(database: Database) -> None:
+    """Guards: the token compared in `complete`, `release` and `renew`."""
+
+    def answer(asked: Asked) -> Answer:
+        return Answer(body=page("start", *(f"/page/{n}" for n in range(60))).body, delay=0.05)
+
+    with Site(answer) as site:
+        loaded = contract(site, politeness={"slots": 4})
+        running = start(database, loaded, workers=2, lease_for=timedelta(seconds=4))
+        wait_until(lambda: len(site.pages_asked) > 10 and len(running.pids()) == 2, within=30)
+        stalled = running.pids()[0]
+        os.kill(stalled, signal.SIGSTOP)
+        held = rows(
+            database, "SELECT l.lease_token FROM leases l JOIN workers w USING (worker_id) WHERE w.pid = :p", p=stalled
+        )
+        wait_until(
+            lambda: rows(database, "SELECT count(*) AS n FROM urls WHERE state = 'accepted'")[0].n == 61, within=60
+        )
+        os.kill(stalled, signal.SIGCONT)
+        report = running.finish()
+    assert report.urls["accepted"] == 61
+    assert rows(database, "SELECT count(*) AS n FROM page_versions")[0].n == 61
+    assert rows(database, "SELECT 1 FROM urls WHERE expiries > 0 OR state = 'quarantined'") == []
+    left = rows(database, "SELECT 1 FROM leases WHERE lease_token = ANY(:t)", t=[row.lease_token for row in held])
+    assert left == []
+
+
+def test_stop_releases_leases_within_the_grace_time_and_claims_nothing_more(database: Database) -> None:
+    """Guard: the stop looked at again after every claim."""
+
+    def answer(asked: Asked) -> Answer:
+        return page("start", *(f"/page/{n}" for n in range(100))) if asked.path == "/" else Answer(hangs=True)
+
+    with Site(answer) as site:
+        running = start(database, contract(site), grace=timedelta(seconds=4))
+        wait_until(lambda: site.open_now.get(site.authorities[0], 0) == 4, within=30)
+        asked = len(site.asked)
+        stopped_at = time.monotonic()
+        running.stop.set()
+        running.join(within=15)
+        took = time.monotonic() - stopped_at
+        assert len(site.asked) == asked
+    assert running.ending == "stopped"
+    assert took < 10
+    assert rows(database, "SELECT 1 FROM leases") == []
+    assert rows(database, "SELECT 1 FROM urls WHERE state = 'active' OR tries > 0 OR expiries > 0") == []
+    with pytest.raises(UsageError, match="was stopped; the next launch resumes it"):
+        running.finish()
+
+
+def test_stopped_crawl_is_resumed_under_its_id(database: Database) -> None:
+    with Site(lambda asked: page("start", *(f"/page/{n}" for n in range(100)))) as site:
+        loaded = contract(site, politeness={"min_delay": "20ms"})
+        first = start(database, loaded, run_id="first")
+        wait_until(lambda: len(site.pages_asked) > 20, within=30)
+        first.stop.set()
+        first.join()
+        with database.connection() as connection:  # its process is gone
+            connection.exec_driver_sql("UPDATE crawls SET pid = 2147483647")
+        second = start(database, loaded, run_id="second")
+        assert second.opened.is_resumed
+        assert second.opened.crawl_id == first.opened.crawl_id
+        report = second.finish()
+    assert report.urls["accepted"] == 101
+    assert report.requests == len(site.pages_asked) == 101
+
+
+def test_second_live_crawl_is_refused_in_a_sentence(database: Database) -> None:
+    with Site(lambda asked: Answer(hangs=True)) as site:
+        loaded = contract(site)
+        running = start(database, loaded, grace=timedelta(seconds=2))
+        with pytest.raises(CrawlInProgress, match=f'"site" already has a live crawl, {running.opened.crawl_id}'):
+            start(database, loaded)
+        running.stop.set()
+        running.join()
+
+
+def test_workers_that_cannot_start_end_the_crawl_in_a_sentence(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawl_pipeline.pipeline.supervisor._MOST_DEATHS", 3)
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with Site(lambda asked: page("start")) as site:
+        running = start(database, contract(site))
+        with pytest.raises(WorkersKeepDying, match="worker processes ended 3 times in a row"):
+            running.finish(within=60)
+
+
+def test_max_pages_is_never_passed_and_the_rest_is_reopened_by_the_next_crawl(database: Database) -> None:
+    """Guard: claim's `v_left` near the limit."""
+    links = [f"/page/{n}" for n in range(50)]
+    with Site(lambda asked: page("start", *links) if asked.path == "/" else page(asked.path), hosts=1) as site:
+        loaded = contract(site)
+        report = crawl(database, loaded, workers=2, max_pages=17)
+        assert (report.stop_reason, report.urls["accepted"], report.requests) == ("max_pages", 17, 17)
+        assert report.urls["cancelled"] == 34
+        report = crawl(database, loaded, workers=2)
+    assert report.urls["accepted"] == 51
+    assert len(site.pages_asked) == 51
+
+
+def test_deadline_cancels_what_was_never_visited(database: Database) -> None:
+    links = [f"/page/{n}" for n in range(500)]
+    with Site(lambda asked: Answer(body=page("start", *links).body, delay=0.05)) as site:
+        report = crawl(database, contract(site, politeness={"slots": 1}), max_duration=timedelta(seconds=4))
+    assert report.stop_reason == "max_duration"
+    assert report.urls["cancelled"] + report.urls["accepted"] == 501
+    assert report.urls["active"] == report.urls["queued"] == 0
+    assert rows(database, "SELECT 1 FROM urls WHERE state = 'cancelled' AND reason <> 'deadline'") == []
