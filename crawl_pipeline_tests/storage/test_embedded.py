@@ -145,7 +145,7 @@ def test_forked_child_does_not_keep_its_parents_share(ready_home: Path, start_us
 def test_killing_a_users_process_group_does_not_touch_the_server(
     ready_home: Path, start_user: Callable[..., UserProcess]
 ) -> None:
-    """Without `start_new_session` the server is in the group of whoever started it."""
+    """pg_ctl gives the server a session of its own; as a plain child of its starter it would die with it."""
     user = start_user()
     url = ready(user)
     assert os.getsid(postmaster_of(ready_home).pid) != os.getsid(user.pid)
