@@ -60,6 +60,7 @@ class Hand:
         set_option(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
         set_option(pycurl.HTTP09_ALLOWED, 0)
         set_option(pycurl.HTTP_CONTENT_DECODING, 0)
+        set_option(pycurl.USERAGENT, "")  # else pycurl names itself
         set_option(pycurl.SSL_VERIFYPEER, 1)
         set_option(pycurl.SSL_VERIFYHOST, 2)
         set_option(pycurl.CAINFO, ca_file)

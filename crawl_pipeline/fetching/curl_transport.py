@@ -157,9 +157,8 @@ class CurlTransport:
         ]
         for hand, multi in stalled:
             assert hand.reception is not None
-            hand.reception.end_stalled()
             multi.remove(hand)
-            self._finish(hand, None, None)
+            self._finish(hand, FetchFailure.TIMEOUT, hand.reception.stall())
 
     def _settle(self, hand: Hand, code: int, message: str) -> None:
         assert hand.reception is not None

@@ -33,8 +33,25 @@ class Carriage:
     def __init__(self, reception: Reception, target: str) -> None:
         self.reception = reception
         self.target = target
+        self._has_opened = False  # a connection of its own, rather than one that is kept
+        self._is_kept = False  # the request went over a kept connection
         self.is_over = False  # its Exchange was handed out: whatever still runs for it must stop
         self._socket: socket.socket | None = None
+
+    def takes_back_kept(self) -> bool:
+        """Whether the request went over a kept connection, and so may be sent again over another."""
+        was_kept, self._is_kept = self._is_kept, False
+        return was_kept and not self.is_over
+
+    def use_kept(self, sock: socket.socket | None) -> None:
+        """Note the socket a request is sent over, if there is one yet. Raises Ended when the exchange is over."""
+        self.use(sock)
+        self._is_kept = sock is not None and not self._has_opened
+
+    def use_new(self, sock: socket.socket) -> None:
+        """Note a socket that is about to connect. Raises Ended when the exchange is over."""
+        self._has_opened = True
+        self.use(sock)
 
     def use(self, sock: socket.socket | None) -> None:
         """Note the socket, so that `cut` can reach it. Raises Ended when the exchange is over."""
@@ -147,7 +164,7 @@ class _Guard:
             try:
                 for option in self.socket_options or ():
                     sock.setsockopt(*option)
-                carriage.use(sock)
+                carriage.use_new(sock)
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
                 sock.connect(address)
                 carriage.use(sock)
@@ -168,7 +185,7 @@ class _Guard:
     def putrequest(self, method: str, url: str, *args: Any, **options: Any) -> None:
         """Send the request line with the target exactly as the URL has it: urllib3 would re-encode it."""
         carriage = current.carriage
-        carriage.use(self.sock)
+        carriage.use_kept(self.sock)
         carriage.reception.restart()
         super().putrequest(method, carriage.target, *args, **options)  # type: ignore[misc]  # mixed in
 
@@ -207,3 +224,12 @@ class GuardedAdapter(requests.adapters.HTTPAdapter):
             "http": _pool_class(urllib3.HTTPConnectionPool, GuardedHTTPConnection, self._allow_networks),
             "https": _pool_class(urllib3.HTTPSConnectionPool, GuardedHTTPSConnection, self._allow_networks),
         }
+
+    def close(self) -> None:
+        """Close every idle connection now: urllib3 leaves that to the garbage collector."""
+        pools = self.poolmanager.pools
+        for key in pools.keys():  # noqa: SIM118  # no mapping that can be iterated
+            pool = pools.get(key)
+            if pool is not None:
+                pool.close()
+        super().close()

@@ -17,9 +17,8 @@ def media_type(values: tuple[str, ...]) -> str | None:
     None when there is none: the header is missing, or says nothing that can be used.
     """
     found = None
-    for value in values:
-        for element in _ELEMENT.findall(value):
-            match = _ESSENCE.match(element)
-            if match and match[0].strip() != "*/*":
-                found = f"{match[1]}/{match[2]}".lower()
+    for element in _ELEMENT.findall(", ".join(values)):
+        match = _ESSENCE.match(element)
+        if match and match[1] + match[2] != "**":
+            found = f"{match[1]}/{match[2]}".lower()
     return found

@@ -117,8 +117,8 @@ class Reception:
             return self.end(FetchFailure.PROTOCOL, "the answer does not begin with an HTTP status line")
         if 100 <= status < 200 and status != 101:
             return True
-        if not all(b":" in line for line in lines[1:]):
-            return self.end(FetchFailure.PROTOCOL, "a header line has no colon")
+        if fault := _fault(lines):
+            return self.end(FetchFailure.PROTOCOL, fault)
         headers = tuple([_header(line) if len(line) < 200 else _header.__wrapped__(line) for line in lines[1:]])
         return self.take_head(http_version=version, status=status, headers=headers, now=now)
 
@@ -153,7 +153,8 @@ class Reception:
         length = lengths.pop()
         if lengths or not length.isdecimal():
             return self.end(FetchFailure.PROTOCOL, "the Content-Length is not one number")
-        return int(length[:18]) <= self.request.max_bytes or self._too_large(f"Content-Length is {length[:18]}")
+        limit = self._encoded_limit if self._values("content-encoding") else self._body_limit
+        return int(length[:18]) <= limit or self._too_large(f"Content-Length is {length[:18]}")
 
     def _values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key == name]
@@ -173,10 +174,10 @@ class Reception:
     def take_body(self, chunk: bytes) -> bool:
         """Take bytes of the body as sent (without transfer coding), decode them, and hold them to the limits."""
         self._wire_bytes += len(chunk)
-        if self._wire_bytes > self._body_limit:
-            return self._over_limit()
         if self._decoder is None:
             return self._keep(chunk)
+        if self._wire_bytes > self._encoded_limit:
+            return self._over_limit()
         try:
             for piece, layers_left in self._decoder.feed(chunk):
                 if not (self._pass_inner(piece) if layers_left else self._keep(piece)):
@@ -190,6 +191,11 @@ class Reception:
         limit = self.request.max_bytes
         return limit if self.status == 200 else min(limit, self._limits.other_body_bytes)
 
+    @property
+    def _encoded_limit(self) -> int:
+        # What cannot be squeezed grows a little; what decodes to nothing must end all the same.
+        return self._body_limit + self._body_limit // 64 + 1024
+
     def _keep(self, piece: bytes) -> bool:
         self._body_bytes += len(piece)
         if self._body_bytes > self._body_limit:
@@ -199,7 +205,7 @@ class Reception:
 
     def _pass_inner(self, piece: bytes) -> bool:
         self._inner_bytes += len(piece)
-        return self._inner_bytes <= self._body_limit or self._over_limit()
+        return self._inner_bytes <= self._encoded_limit or self._over_limit()
 
     def _over_limit(self) -> bool:
         if self.status != 200:
@@ -212,20 +218,16 @@ class Reception:
     # The clock
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the body has come in too slowly since the last look that was long enough ago. Looks once a call."""
+        """Whether the body has come in too slowly over the last span; a span that was long enough begins anew."""
         if not self.has_head or now - self._marked_at < self._limits.low_speed_for:
             return False
         is_slow = self._wire_bytes - self._marked_bytes < self._limits.low_speed_bytes * (now - self._marked_at)
         self._marked_at, self._marked_bytes = now, self._wire_bytes
         return is_slow
 
-    def end_stalled(self) -> None:
-        """End it as too slow."""
-        limit = self._limits
-        self.end(
-            FetchFailure.TIMEOUT,
-            f"less than {limit.low_speed_bytes} bytes a second for {limit.low_speed_for:g} s",
-        )
+    def stall(self) -> str:
+        """The sentence for people about a stalled body."""
+        return f"less than {self._limits.low_speed_bytes} bytes a second for {self._limits.low_speed_for:g} s"
 
     # The result
 
@@ -272,6 +274,14 @@ def _status_line(line: bytes) -> tuple[str, int | None]:
     if not protocol.startswith(b"HTTP/") or not code.isdigit():
         return "", None
     return protocol[5:].decode("latin-1"), int(code)
+
+
+def _fault(lines: list[bytes]) -> str | None:
+    """What makes these lines no header block, as libcurl judges it too."""
+    block = b"".join(lines)
+    if b"\0" in block or block.count(b"\r") > len(lines):
+        return "the headers hold a control character"
+    return None if all(b":" in line for line in lines[1:]) else "a header line has no colon"
 
 
 @lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ from crawl_pipeline.fetching.request_lines import header_lines, request_target
 
 _CHUNK = 65_536
 _LOOK_EVERY = 0.25  # seconds between looks for late and stalled exchanges
+_IDLE_SESSIONS = 8  # sets of allow_networks whose idle connections are kept
 
 _Job = tuple[object, Carriage, requests.Session]
 
@@ -156,17 +157,18 @@ class RequestsTransport:
                 took = f"no complete answer within {reception.request.timeout:g} s"
                 self._leave(tag, carriage, FetchFailure.TIMEOUT, took)
             elif reception.is_stalled(now):
-                reception.end_stalled()
-                self._leave(tag, carriage, None, None)
+                self._leave(tag, carriage, FetchFailure.TIMEOUT, reception.stall())
 
     def _leave(self, tag: object, carriage: Carriage, failure: FetchFailure | None, detail: str | None) -> None:
+        carriage.reception.end(failure, detail)  # before the cut, which the thread would see as the server's doing
         carriage.cut()
         del self._in_flight[tag]
         self._ended.append((tag, carriage.reception.exchange(failure, detail, now=time.monotonic())))
 
     def _session(self, networks: tuple[str, ...]) -> requests.Session:
-        session = self._sessions.get(networks)
+        session = self._sessions.pop(networks, None)
         if session is None:
+            self._forget_idle_sessions()
             session = self._make_session()
             session.trust_env = False
             session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
@@ -174,8 +176,14 @@ class RequestsTransport:
             session.get_redirect_target = _no_redirect  # type: ignore[method-assign]  # its only switch
             for scheme in ("http://", "https://"):
                 session.mount(scheme, GuardedAdapter(networks, pool_size=self._max_in_flight))
-            self._sessions[networks] = session
+        self._sessions[networks] = session  # the last used is the last in order
         return session
+
+    def _forget_idle_sessions(self) -> None:
+        used = {carriage.reception.request.allow_networks for carriage in self._in_flight.values()}
+        idle = [networks for networks in self._sessions if networks not in used]
+        for networks in idle[: max(0, len(idle) - _IDLE_SESSIONS + 1)]:
+            self._sessions.pop(networks).close()
 
     # The threads
 
@@ -194,13 +202,16 @@ class RequestsTransport:
 
     def _carry(self, carriage: Carriage, session: requests.Session) -> Exchange:
         reception = carriage.reception
-        failure: FetchFailure | None = None
-        detail: str | None = None
-        try:
-            self._send_and_read(carriage, session)
-        except (requests.RequestException, HTTPError, HTTPException, OSError) as error:
-            failure, detail = failure_of(error, has_begun=reception.has_head), _one_line(error)
-        return reception.exchange(failure, detail, now=time.monotonic())
+        while True:
+            failure: FetchFailure | None = None
+            detail: str | None = None
+            try:
+                self._send_and_read(carriage, session)
+            except (requests.RequestException, HTTPError, HTTPException, OSError) as error:
+                failure, detail = failure_of(error, has_begun=reception.has_head), _one_line(_causes(error)[-1])
+            # A kept connection that the server was just closing: asked again on another one (RFC 9112, 9.3.1).
+            if failure is not FetchFailure.CONNECTION or reception.is_ended or not carriage.takes_back_kept():
+                return reception.exchange(failure, detail, now=time.monotonic())
 
     def _send_and_read(self, carriage: Carriage, session: requests.Session) -> None:
         reception = carriage.reception
@@ -244,18 +255,17 @@ def failure_of(error: BaseException, *, has_begun: bool) -> FetchFailure:
         return FetchFailure.TLS
     if has(RemoteDisconnected, ConnectionError):
         return FetchFailure.CONNECTION
-    if has(HTTPException):
+    if has(HTTPException, requests.exceptions.InvalidHeader, requests.exceptions.InvalidSchema):
         return FetchFailure.PROTOCOL
-    if has(OSError, requests.exceptions.InvalidURL) and not has(requests.exceptions.InvalidHeader):
-        return FetchFailure.CONNECTION
-    return FetchFailure.PROTOCOL
+    return FetchFailure.CONNECTION
 
 
 def _causes(error: BaseException) -> list[BaseException]:
+    """The exception and those it wraps, the outermost first; each library has its own way to hold them."""
     found: list[BaseException] = []
     left: list[object] = [error]
     while left:
-        cause = left.pop()
+        cause = left.pop(0)
         if isinstance(cause, BaseException) and cause not in found:
             found.append(cause)
             left += [*cause.args, getattr(cause, "reason", None), cause.__cause__]

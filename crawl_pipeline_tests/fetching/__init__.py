@@ -1,0 +1,1 @@
+"""HTTP clients against servers that misbehave in every way we know."""
