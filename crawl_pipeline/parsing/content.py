@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 
-from turbohtml import Markdown
+from turbohtml import Document as Tree
+from turbohtml import Element, Markdown
 
 from crawl_pipeline.parsing.document import Document
 from crawl_pipeline.parsing.text import plain
 
 LONGEST_MARKDOWN = 1_000_000
+# On a page of links alone the densest text may be its footer: shorter than this, it must be a fair part of the page.
+_SHORT = 300
+_FAIR_PART = 0.25
 _SETTINGS = Markdown()
 # An inlined image is noise of up to megabytes.
 _DATA_URL = re.compile(r"(?<=\()<?data:[^)\s>]{64,}>?")
 
 
 def markdown(document: Document) -> str:
-    """The main content as GitHub-flavoured Markdown, or the whole body where nothing reads as content.
+    """The main content as GitHub-flavoured Markdown: what reads as an article, else `<main>`, else the whole body.
 
     At most `LONGEST_MARKDOWN` characters, cut at a line's end. Links stay as written.
     """
-    main = document.tree.main_content()
-    if main is None:
-        main = document.tree.find("body")
+    main = _main(document.tree)
     if main is None:  # a frameset
         return ""
     text = plain(_DATA_URL.sub("data:,", main.to_markdown(_SETTINGS)))
@@ -30,3 +32,15 @@ def markdown(document: Document) -> str:
         return text
     cut = text.rfind("\n", 0, LONGEST_MARKDOWN)
     return text[: cut if cut > LONGEST_MARKDOWN // 2 else LONGEST_MARKDOWN].rstrip()
+
+
+def _main(tree: Tree) -> Element | None:
+    body = tree.find("body")
+    main = tree.main_content()
+    if main is not None and body is not None:
+        length = len(main.text)
+        if length < _SHORT and length < _FAIR_PART * len(body.text):
+            main = None
+    if main is None:
+        main = tree.select_one("main, [role=main i]")
+    return body if main is None else main

@@ -44,3 +44,14 @@ def test_markdown_is_cut_at_a_lines_end() -> None:
 
 def test_markdown_holds_only_what_a_database_takes() -> None:
     assert "\x00" not in markdown(document("<p title='\x00'>a\x00b&#0;</p>"))
+
+
+LIST = "<ul>" + "".join(f"<li><a href=/{n}>Product number {n}</a></li>" for n in range(50)) + "</ul>"
+FOOTER = "<footer><p>A shop that sells nothing, at fair prices, which include the tax, and more.</p></footer>"
+
+
+def test_the_footer_of_a_page_of_links_is_not_its_content() -> None:
+    text = markdown(document(f"<nav>Home</nav><main><h1>All</h1>{LIST}</main>{FOOTER}"))
+    assert text.startswith("# All\n\n- [Product number 0](/0)")
+    assert "sells nothing" not in text
+    assert "Product number 49" in markdown(document(f"<h1>All</h1>{LIST}{FOOTER}"))
