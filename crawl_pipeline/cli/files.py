@@ -80,7 +80,7 @@ def write_rows(chosen: Format, columns: Sequence[Column], rows: Iterable[Row], o
 
 
 def copy_to_stdout(stream: IO[bytes]) -> None:
-    """Copy to stdout. When who reads has had enough (`| head`), the command ends as a shell's own would: 141, silent."""
+    """Copy to stdout. When who reads has had enough (`| head`), the command ends silently, with 141."""
     sys.stdout.flush()
     try:
         shutil.copyfileobj(stream, sys.stdout.buffer)
