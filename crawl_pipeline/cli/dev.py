@@ -22,6 +22,7 @@ from crawl_pipeline.errors import ContractErrors, InfrastructureError, UsageErro
 from crawl_pipeline.settings import Settings
 
 SHOP_PORT = 8800
+DEMO_SOURCE = "demo_shop"
 READY_WITHIN = 180.0  # seconds, each
 STOP_WITHIN = 5.0  # seconds, each; then by force: they hold nothing that a kill could spoil
 RUNS_STOP_WITHIN = 35.0
@@ -148,6 +149,11 @@ def _stopped_at_the_end(services: Services) -> Iterator[Services]:
 
 
 def _with_demo(settings: Settings) -> Settings:
+    """The settings with the demo's contract, unless a folder of theirs has one of its name."""
+    from crawl_pipeline.defs.contracts import contracts
+
+    if DEMO_SOURCE in contracts(settings).valid:
+        return settings
     demo = Path(crawl_pipeline.__file__).parent / "demo" / "sources"
     return replace(settings, source_folders=tuple(dict.fromkeys((*settings.source_folders, demo))))
 

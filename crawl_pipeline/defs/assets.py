@@ -130,7 +130,7 @@ def records(context: dg.AssetExecutionContext, crawl_database: CrawlDatabase) ->
         source = source_of(context)
         contract = contract_of(crawl_database.settings(), source)
         with crawl_database.opened() as database:
-            report = re_extract.re_extract(database, contract, run_id=context.run_id)
+            report = re_extract.re_extract(database, contract, run_id=context.run.run_id)
             return report, metadata.of_records(database, report)
 
     with reported_failures(context):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus, ExecuteInProcessResult
 
-from crawl_pipeline.definitions import defs
+from crawl_pipeline.defs.code_location import defs
 from crawl_pipeline.defs.machine import ProcessIdentity
 from crawl_pipeline.defs.observers import Observer, observing
 from crawl_pipeline.defs.partitions import SOURCES

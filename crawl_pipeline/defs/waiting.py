@@ -30,8 +30,9 @@ def run_uninterrupted(
     """
     result: Future[T] = Future()
     ended = threading.Event()
-    threading.Thread(target=_fulfil, args=(result, work, ended), name="crawl", daemon=True).start()
+    thread = threading.Thread(target=_fulfil, args=(result, work, ended), name="crawl", daemon=True)
     try:
+        thread.start()  # waits for the thread to begin: an interrupt may land here already
         while not ended.wait(TICK):
             tick()
     except BaseException:

@@ -1,0 +1,18 @@
+"""Everything that Dagster is told, put together: assets, job, sensors, schedules, the resource and the executor."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from crawl_pipeline.defs import jobs, schedules, sensors
+from crawl_pipeline.defs.assets import page_versions, records
+from crawl_pipeline.defs.resources import CrawlDatabase
+
+defs = dg.Definitions(
+    assets=[page_versions, records],
+    jobs=[jobs.crawl],
+    sensors=sensors.ALL,
+    schedules=schedules.ALL,
+    resources={"crawl_database": CrawlDatabase()},
+    executor=dg.in_process_executor,  # also for assets that are materialized without the job
+)
