@@ -7,6 +7,7 @@ opened them, so that a wider rule's connection never serves a narrower one.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
@@ -33,6 +34,8 @@ class CurlMulti:
         self._selector = selector
         self._loop = loop
         self._finished = finished
+        self._may_be_resolving = False  # an exchange ended before it had an address
+        self._is_closed = False
         self._registered: set[int] = set()
         self._multi: Any = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
@@ -46,6 +49,8 @@ class CurlMulti:
 
     def remove(self, hand: Hand) -> None:
         """Stop the exchange; its connection is closed if it was in use."""
+        if not hand.easy.getinfo(pycurl.PRIMARY_IP):
+            self._may_be_resolving = True
         del self.hands[hand.easy]
         self._multi.remove_handle(hand.easy)
 
@@ -77,17 +82,24 @@ class CurlMulti:
             self._finished(hand, code, message)
 
     def close(self) -> None:
-        """Drop every exchange and connection."""
+        """Drop every exchange and connection. Returns at once, although name look-ups may still hang for seconds."""
         for hand in list(self.hands.values()):
             self.remove(hand)
-        self._multi.close()
+        self._is_closed = True
         for fd in self._registered:
             self._selector.unregister(fd)
         self._registered.clear()
+        if self._may_be_resolving:
+            # libcurl waits for its resolver threads, which nothing can interrupt.
+            threading.Thread(target=self._multi.close, name="resolver-end", daemon=True).start()
+        else:
+            self._multi.close()
 
     # Callbacks
 
     def _on_socket(self, what: int, fd: int, multi: Any, data: Any) -> int:
+        if self._is_closed:
+            return 0
         try:
             if what == pycurl.POLL_REMOVE:
                 if fd in self._registered:
