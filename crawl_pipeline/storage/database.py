@@ -119,9 +119,9 @@ class Database:
     def connection(self) -> Iterator[sa.Connection]:
         """One transaction, committed at the end of the block, rolled back by an exception.
 
-        Getting the connection has patience; the block runs once, and an outage within it raises DatabaseUnavailable.
+        Getting a live connection has patience; the block runs once, and an outage within it raises DatabaseUnavailable.
         """
-        with self._patiently(self.engine.connect, self._stop) as connection:
+        with self._patiently(self._live_connection, self._stop) as connection:
             try:
                 with _transaction(connection):
                     yield connection
@@ -139,6 +139,19 @@ class Database:
     def close(self) -> None:
         """Close the idle connections; those in use close when they are given back."""
         self.engine.dispose()
+
+    def _live_connection(self) -> sa.Connection:
+        # The block cannot be run again, so a connection that died in the pool must not reach it.
+        connection = self.engine.connect()
+        try:
+            pooled = connection.connection.dbapi_connection
+            assert pooled is not None
+            self.engine.dialect.do_ping(pooled)
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        return connection
 
     def _patiently(self, attempt: Callable[[], T], stop: threading.Event) -> T:
         started = time.monotonic()

@@ -32,12 +32,6 @@ def upgrade(url: str) -> str:
     Safe to run from many processes at once: the first does it while the others wait. Raises SchemaMismatch when the
     database is ahead, and DatabaseUnavailable when it cannot be reached.
     """
-    from alembic import command  # half a second that only upgrades need to spend
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("path_separator", "os")
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     database = Database.connect(url, application_name="crawl-pipeline upgrade", limits=_LIMITS)
     try:
         with database.connection() as lock_holder:
@@ -45,10 +39,11 @@ def upgrade(url: str) -> str:
             with database.engine.connect() as connection:
                 found = _version(connection)
                 connection.rollback()
+                if found == known_versions()[-1]:
+                    return found
                 if found is not None and found not in known_versions():
                     raise _ahead(found)
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                _migrate(connection)
     finally:
         database.close()
     return known_versions()[-1]
@@ -74,6 +69,17 @@ def check(database: Database) -> None:
 def run_sql_file(connection: sa.Connection, path: Path) -> None:
     """Run a file of statements as it stands: neither `%` nor `:` in it means anything to Python."""
     driver_connection(connection).execute(path.read_bytes(), prepare=False)
+
+
+def _migrate(connection: sa.Connection) -> None:
+    from alembic import command  # half a second that only upgrades need to spend
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("path_separator", "os")
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 def _version(connection: sa.Connection) -> str | None:

@@ -257,6 +257,17 @@ class TestRetry:
         own_server.ensure_running()
         assert database.retry(one) == 1
 
+    def test_block_gets_a_live_connection_from_an_old_pool(
+        self, own_server: EmbeddedServer, opened: Callable[..., Database]
+    ) -> None:
+        """Without the ping the block, which runs once, gets a connection that died in the pool."""
+        database = opened(own_server.url("crawl"), patience=FOREVER)
+        database.retry(one)
+        own_server._cluster.stop()
+        own_server.ensure_running()
+        with database.connection() as connection:
+            assert one(connection) == 1
+
     def test_stop_cuts_patience_short(self, own_server: EmbeddedServer, opened: Callable[..., Database]) -> None:
         stop = threading.Event()
         database = opened(own_server.url("crawl"), patience=FOREVER, stop=stop)
