@@ -289,7 +289,7 @@ def test_hold_ends_by_itself_when_the_records_come_back(world: World, shop: tupl
 def test_history_never_overlaps_when_an_earlier_commit_waited_for_a_later_one(
     world: World, shop: tuple[int, CrawlId]
 ) -> None:
-    """A commit reads the clock before it has its locks: without greatest() in merge_records a version ends too early."""
+    """A commit reads the clock before it has its locks: greatest() in merge_records mends the times."""
     world.merge(*shop, {A: [record("1", 1)]})
     world.execute("UPDATE record_versions SET valid_from = valid_from + interval '1 minute'")
     world.merge(*shop, {A: [record("1", 2)]})
@@ -351,7 +351,7 @@ _YIELDS = st.dictionaries(
 def test_whatever_pages_yield_a_record_is_its_owners_or_missing(
     world: World, steps: Sequence[tuple[dict[str, dict[str, int]], str]]
 ) -> None:
-    """Owner, data, claims and history agree after every step (the invariants), and nothing is lost that a page yields."""
+    """Owner, data, claims and history agree after every step, and nothing is lost that a page yields."""
     with world.database.connection() as connection:
         connection.exec_driver_sql("TRUNCATE records, record_pages, record_versions, holds, crawls CASCADE")
     source = world.source()
@@ -385,12 +385,16 @@ def test_re_extraction_stores_records_without_a_page_version_while_it_holds_the_
         version_id=stale[0].version_id,
         extractor_version="rules-2",
         content_hash=b"h" * 32,
+        new_urls=0,
         records=(record("1", 9), record("2")),
     )
-    stored = pages.store_extractions(world.database, source, crawl_id, HOLDER.run_id, [page])
-    assert stored == {"records_added": 1, "records_changed": 1, "records_missing": 0}
+    pages.store_extractions(world.database, source, crawl_id, "another run", [page])
+    assert current(world) == [("1", 1, A, False, False)]
+    pages.store_extractions(world.database, source, crawl_id, HOLDER.run_id, [page])
+    assert current(world) == [("1", 9, A, False, False), ("2", 1, A, False, False)]
+    counts = dict(world.rows("SELECT name, n FROM counts WHERE crawl_id = :c", c=crawl_id))
+    assert (counts["records_added"], counts["records_changed"]) == (2, 1)
     assert pages.stale(world.database, source, "rules-2", None, 10) == []
-    assert pages.store_extractions(world.database, source, crawl_id, "another run", [page]) == {}
     assert world.scalar("SELECT count(*) FROM page_versions") == 1
     assert broken_invariants(world.database) == {}
 

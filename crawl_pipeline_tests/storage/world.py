@@ -173,12 +173,17 @@ class World:
         with self.database.connection() as connection:
             return connection.exec_driver_sql(call("merge_records", 12), tuple(arguments)).one()
 
-    def patch(self, file: str, *changes: tuple[str, str]) -> None:
-        """Put a changed copy of a file of SQL functions in force. Every change must find its text."""
+    def patch(self, file: str, *changes: tuple[str, str], move: tuple[str, str] | None = None) -> None:
+        """Put a changed copy of a file of SQL functions in force. Every change must find its text.
+
+        `move`: a pattern, and the text before which the block that it matches is put.
+        """
         text = (schema.SQL / "functions" / file).read_text()
         for old, new in changes:
             assert old in text, f"{file} no longer says: {old}"
             text = text.replace(old, new)
+        if move is not None:
+            text = move_block(text, *move)
         with self.database.connection() as connection:
             driver_connection(connection).execute(text.encode(), prepare=False)
 
@@ -272,6 +277,28 @@ def finish_all(frontier: Frontier, leases: Iterable[Lease], **changes: Any) -> N
         assert not completion.lost
 
 
+def fill(database: Database, source_id: int, *, urls: int, hosts: int) -> None:
+    """Many due URLs at once, beside the stores: spread evenly over hosts `h1`, …; statistics are made."""
+    parameters = {"s": source_id, "n": urls, "h": hosts, "salt": str(uuid4())}
+    statements = """
+        INSERT INTO hosts (authority) SELECT 'h' || n FROM generate_series(1, :h) n ON CONFLICT DO NOTHING;
+        INSERT INTO urls (source_id, url_key, host_id, url, due_at, depth)
+          SELECT :s, md5(:salt || n)::uuid, h.host_id, 'http://h' || k || '/' || :salt || '/category/product-' || n,
+                 now() - interval '1 day' + n * interval '1 ms', 3
+            FROM (SELECT n, 1 + n % :h AS k FROM generate_series(1, :n) n) x JOIN hosts h ON h.authority = 'h' || k;
+        INSERT INTO queues AS q (source_id, host_id, lane, next_due_at)
+          SELECT source_id, host_id, 0, min(due_at) FROM urls WHERE source_id = :s AND lease_token IS NULL GROUP BY 1, 2
+          ON CONFLICT (source_id, host_id, lane)
+          DO UPDATE SET next_due_at = least(q.next_due_at, excluded.next_due_at)"""
+    with database.connection() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        for statement in statements.split(";"):
+            connection.execute(sa.text(statement), parameters)
+        connection.exec_driver_sql("SELECT fold_counters()")
+    with database.connection() as connection:
+        connection.exec_driver_sql("ANALYZE urls, hosts, queues")
+
+
 class InThread(threading.Thread):
     """Runs one call beside the test; `result` waits for it and raises what it raised."""
 
@@ -318,7 +345,7 @@ INVARIANTS = {
         SELECT l.host_id, s.n FROM leases l JOIN hosts h USING (host_id) CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n)
          GROUP BY 1, 2 HAVING count(*) > 1 OR s.n >= min(h.slots)""",
     "due_hints_are_never_later_than_the_truth": """
-        SELECT u.source_id, u.host_id, u.lane, u.due_at, q.next_due_at FROM (
+        SELECT u.source_id, u.host_id, u.lane, u.due_at, q.next_due_at::text FROM (
           SELECT source_id, host_id, (state <> 'queued')::int AS lane, min(due_at) AS due_at FROM urls
            WHERE lease_token IS NULL AND due_at IS NOT NULL GROUP BY 1, 2, 3) u
           LEFT JOIN queues q ON q.source_id = u.source_id AND q.host_id = u.host_id AND q.lane = u.lane

@@ -5,7 +5,9 @@ DECLARE n int; v_host int[]; v_room bigint; t timestamptz := clock_timestamp();
 BEGIN
   SELECT greatest(0, s.max_urls - coalesce((SELECT sum(c.n) FROM counts c WHERE c.source_id = p_source
            AND c.crawl_id = '00000000-0000-0000-0000-000000000000'), 0)) INTO v_room FROM sources s WHERE s.source_id = p_source;
-  INSERT INTO hosts (authority) SELECT DISTINCT a FROM unnest(p_authorities) a ORDER BY 1 ON CONFLICT DO NOTHING;
+  -- the anti-join: ON CONFLICT DO NOTHING would wait for whoever is updating the host's row
+  INSERT INTO hosts (authority) SELECT DISTINCT a FROM unnest(p_authorities) a
+    WHERE NOT EXISTS (SELECT 1 FROM hosts h WHERE h.authority = a) ORDER BY 1 ON CONFLICT DO NOTHING;
   WITH i AS (
     INSERT INTO urls (source_id, url_key, host_id, url, depth, due_at, discovered_from, is_sitemap)
     SELECT p_source, x.k, h.host_id, x.u, x.d, t, x.f, p_is_sitemap FROM (
