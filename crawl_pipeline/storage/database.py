@@ -150,6 +150,7 @@ class Database:
         except BaseException:
             connection.invalidate()
             connection.close()
+            self.engine.dispose()  # the others of the pool are as old
             raise
         return connection
 
@@ -167,8 +168,6 @@ class Database:
                             raise
                         time.sleep(random.uniform(0, 0.005 * conflicts))
                     case Failure.OUTAGE:
-                        # The pool's other connections may be as dead; raw psycopg errors do not tell it.
-                        self.engine.dispose()
                         waited = timedelta(seconds=time.monotonic() - started)
                         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**outages) * random.uniform(0.5, 1)
                         outages = min(outages + 1, 16)
@@ -257,10 +256,9 @@ def _transaction(connection: sa.Connection) -> Iterator[None]:
         yield
         transaction.commit()
     except BaseException:
+        # On a dead connection this fails, and so tells the pool, which a raw psycopg error has not.
         with suppress(Exception):
             transaction.rollback()
-        if connection.invalidated or driver_connection(connection).closed:
-            connection.invalidate()  # raw psycopg errors do not tell the pool
         raise
 
 

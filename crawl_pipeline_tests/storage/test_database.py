@@ -15,7 +15,14 @@ import pytest
 import sqlalchemy as sa
 
 from crawl_pipeline.errors import DatabaseUnavailable, UsageError
-from crawl_pipeline.storage.database import MAX_CONFLICTS, Database, TimeLimits, driver_connection, with_driver
+from crawl_pipeline.storage.database import (
+    MAX_CONFLICTS,
+    Database,
+    TimedConnection,
+    TimeLimits,
+    driver_connection,
+    with_driver,
+)
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
 from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.conftest import end_home, test_binaries
@@ -121,6 +128,14 @@ class TestLimits:
             database.retry(one)
         assert database.retry(one) == 1
 
+    def test_connection_is_closed_when_its_server_does_not_answer(self, own_server: EmbeddedServer) -> None:
+        """Without `finish` it stays open in the middle of a statement whose answer may still come."""
+        with TimedConnection.connect(own_server.url("crawl").replace("+psycopg", "")) as connection:
+            connection.answer_within = 0.5
+            with stopped(own_server), pytest.raises(psycopg.OperationalError, match=r"no answer for 0\.5 s"):
+                connection.execute("SELECT 1")
+            assert connection.closed
+
     def test_server_that_accepts_and_says_nothing_is_given_up(
         self, own_server: EmbeddedServer, opened: Callable[..., Database]
     ) -> None:
@@ -207,7 +222,7 @@ class TestRetry:
 
     @pytest.mark.parametrize("is_raw", [False, True], ids=["through SQLAlchemy", "through psycopg"])
     def test_connection_that_breaks_in_mid_transaction_is_replaced(self, counter: Database, is_raw: bool) -> None:
-        """A raw error tells the pool nothing: without `invalidate` the dead connection comes back from it."""
+        """A raw error tells the pool nothing: without the rollback the dead connection comes back from it."""
         pids: list[int] = []
 
         def work(connection: sa.Connection) -> int:
