@@ -126,15 +126,17 @@ def page_versions() -> None:
     ),
 )
 def records(context: dg.AssetExecutionContext, crawl_database: CrawlDatabase) -> dg.MaterializeResult[None]:
+    stop = threading.Event()
+
     def work() -> tuple[re_extract.ReExtractReport, metadata.Metadata]:
         source = source_of(context)
         contract = contract_of(crawl_database.settings(), source)
         with crawl_database.opened() as database:
-            report = re_extract.re_extract(database, contract, run_id=context.run.run_id)
+            report = re_extract.re_extract(database, contract, run_id=context.run.run_id, stop=stop)
             return report, metadata.of_records(database, report)
 
     with reported_failures(context):
-        report, described = run_uninterrupted(work, stop=threading.Event(), grace=STOP_WITHIN)
+        report, described = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN)
     observers.current().re_extracted(report)
     return dg.MaterializeResult(metadata=described)
 

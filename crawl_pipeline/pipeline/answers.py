@@ -101,7 +101,7 @@ class Answers:
                 known_hash = self._reader.content_hash(stored[0], stored[1], visit.url, visit.page, token)
             self._complete(visit, exchange, reading, hashed, known_hash)
 
-        self._thread.ask(lambda: stored_pages.body(self._database, known.body_hash), compare)
+        self._thread.ask(lambda: stored_pages.body(self._database, known.version_id), compare)
 
     def _complete(
         self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes, known_hash: bytes | None

@@ -6,14 +6,12 @@ death. Imports no Dagster. Exit codes: 0 stopped as asked, 75 infrastructure (th
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -21,37 +19,18 @@ from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import CrawlId, LeaseToken
 from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.fetching.transport import make_transport
-from crawl_pipeline.pipeline.crawl_loop import CrawlLoop, Share
+from crawl_pipeline.pipeline.claims import Share
+from crawl_pipeline.pipeline.crawl_loop import CrawlLoop
 from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.heartbeat import Heartbeat
 from crawl_pipeline.pipeline.leases import DatabaseClock, LeaseTable
+from crawl_pipeline.pipeline.orders import EXIT_INFRASTRUCTURE, Orders
 from crawl_pipeline.pipeline.processes import machine_name
+from crawl_pipeline.pipeline.re_extract import read_stale
+from crawl_pipeline.pipeline.reading import PageReader
 from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
-
-EXIT_INFRASTRUCTURE = 75
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a worker is told. The database's URL comes by environment (`CRAWL_WORKER_DATABASE`), never by argument."""
-
-    crawl_id: str
-    source_id: int
-    run_id: str
-    worker_id: str
-    contract: str
-    in_flight: int
-    slots: int
-    hand_fd: int
-    patience: float
-    lease_for: float
-    grace: float
-
-    def to_line(self) -> bytes:
-        """One line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def main() -> int:
@@ -61,16 +40,19 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     report = os.dup(1)
     os.dup2(2, 1)  # what an extractor prints must not fill the pipe that nobody reads meanwhile
-    orders = Orders(**json.loads(sys.stdin.buffer.readline()))
+    orders = Orders.from_line(sys.stdin.buffer.readline())
     try:
-        _work(orders, stop)
+        if orders.kind == "crawl":
+            _crawl(orders, stop)
+        else:
+            _re_extract(orders, stop)
     except CrawlError as error:
         os.write(report, str(error).encode())
         return EXIT_INFRASTRUCTURE
     return 0
 
 
-def _work(orders: Orders, stop: threading.Event) -> None:
+def _crawl(orders: Orders, stop: threading.Event) -> None:
     contract = Contract.from_json(orders.contract)
     url = os.environ["CRAWL_WORKER_DATABASE"]
     lease_for = timedelta(seconds=orders.lease_for)
@@ -94,8 +76,7 @@ def _work(orders: Orders, stop: threading.Event) -> None:
     transport = make_transport(contract.fetch.client, max_in_flight=orders.in_flight + 8)
     clock = DatabaseClock()
     leases = LeaseTable(clock, lease_for)
-    with os.fdopen(orders.hand_fd, "r+b") as file:
-        hand = Hand(file)
+    hand = _hand(orders)
     share = Share(in_flight=orders.in_flight, slots=orders.slots)
     loop = CrawlLoop(
         database, frontier, contract, transport, leases, clock, hand, source_id=orders.source_id, share=share
@@ -139,6 +120,23 @@ def _work(orders: Orders, stop: threading.Event) -> None:
     database.retry(lambda connection: crawls.end_worker(connection, orders.worker_id, ended, pages, others))
 
 
+def _re_extract(orders: Orders, stop: threading.Event) -> None:
+    contract = Contract.from_json(orders.contract)
+    database = Database.connect(
+        os.environ["CRAWL_WORKER_DATABASE"],
+        patience=timedelta(seconds=orders.patience),
+        application_name=f"re-extraction {contract.source}",
+        stop=stop,
+    )
+    _stop_when_told(stop, lambda: None)
+    read_stale(database, contract, PageReader(contract, _hand(orders)), orders, stop)
+
+
+def _hand(orders: Orders) -> Hand:
+    with os.fdopen(orders.hand_fd, "r+b") as file:
+        return Hand(file)
+
+
 def _stop_when_told(stop: threading.Event, wake: Callable[[], None]) -> None:
     """Stop at SIGTERM, and when the parent closes our standard input or dies."""
 
@@ -147,7 +145,7 @@ def _stop_when_told(stop: threading.Event, wake: Callable[[], None]) -> None:
         wake()
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        while os.read(0, 4096):  # not sys.stdin: its lock would be held while the interpreter ends
             pass
         tell()
 

@@ -22,6 +22,7 @@ from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, L
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.fetching.transport import Transport
 from crawl_pipeline.pipeline.answers import Answers
+from crawl_pipeline.pipeline.claims import Claims, Share
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import Decider, Verdict, asks_to_wait
 from crawl_pipeline.pipeline.hand import Hand
@@ -34,18 +35,10 @@ from crawl_pipeline.pipeline.visit import Requests, RobotsFetch, Visit
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Completion, Frontier
 
-_IDLE_FIRST, _IDLE_LONGEST = 0.02, 0.5  # seconds between claims that gave nothing
-_LONGEST_POLL = 0.25
+_LONGEST_POLL = 0.25  # seconds
+_NEW_URLS_WITHIN = 0.02  # seconds from a commit with new URLs to a claim, for all that come in between
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One worker's part of the crawl: requests in flight, and most slots of one lease."""
-
-    in_flight: int
-    slots: int
 
 
 @dataclass(slots=True)
@@ -79,7 +72,6 @@ class CrawlLoop:
         self._clock = clock
         self._hand = hand
         self._source_id = source_id
-        self._share = share
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
         self._known_links = KnownLinks()
@@ -99,9 +91,7 @@ class CrawlLoop:
         self._ready: list[tuple[float, int, Slot]] = []
         self._order = itertools.count()
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
-        self._is_claiming = False
-        self._claim_at = 0.0
-        self._idle = _IDLE_FIRST
+        self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
         self._stop_by: float | None = None
         self.tally = Tally()
 
@@ -120,7 +110,7 @@ class CrawlLoop:
                 if self._has_stopped(grace.total_seconds()):
                     return
             else:
-                self._claim()
+                self._claims.claim()
             self._start_ready()
             tally = self.tally
             self._hand.count(tally.page_requests, tally.other_requests, tally.pages_finished)
@@ -131,6 +121,7 @@ class CrawlLoop:
         now = time.monotonic()
         if self._stop_by is None:
             self._stop_by = now + grace / 2
+            self._claims.stop()
             for held in self._leases:
                 self._drain(held)
         if now >= self._stop_by:
@@ -141,44 +132,14 @@ class CrawlLoop:
     def _patience(self) -> float:
         """How long the network may be waited for: until the next start or claim."""
         now = time.monotonic()
-        until = now + _LONGEST_POLL
-        if self._ready:
-            until = min(until, self._ready[0][0])
-        if not self._is_claiming and self._stop_by is None and self._leases.slots < self._share.in_flight:
-            until = min(until, self._claim_at)
-        return max(0.0, until - now)
-
-    # Claims
-
-    def _claim(self) -> None:
-        free = self._share.in_flight - self._leases.slots
-        if self._is_claiming or free <= 0 or time.monotonic() < self._claim_at or self._leases.holds_suspect:
-            return
-        self._is_claiming = True
-        share = min(self._share.slots, free)
-        batch = max(64, 16 * share)
-        want = max(batch, min(512, 8 * free))
-        is_idle = len(self._leases) == 0
-        self.thread.ask(
-            lambda: self._frontier.claim(want=want, batch=batch, share=share, is_idle=is_idle), self._claimed
-        )
-
-    def _claimed(self, leases: Sequence[Lease]) -> None:
-        self._is_claiming = False
-        if self._stop_by is not None:  # the stop came while the claim was on its way
-            tokens = [lease.token for lease in leases]
-            self.thread.ask(lambda: self._frontier.release(tokens), lambda _: None)
-            return
-        if not leases:
-            self._claim_at = time.monotonic() + self._idle
-            self._idle = min(_IDLE_LONGEST, self._idle * 1.5)
-            return
-        self._idle = _IDLE_FIRST
-        for lease in leases:
-            for slot in self._leases.add(lease).slots:
-                self._push(slot)
+        times = [now + _LONGEST_POLL, self._ready[0][0] if self._ready else None, self._claims.next_at()]
+        return max(0.0, min(at for at in times if at is not None) - now)
 
     # Starts
+
+    def _claimed(self, lease: Lease) -> None:
+        for slot in self._leases.add(lease).slots:
+            self._push(slot)
 
     def _push(self, slot: Slot) -> None:
         heapq.heappush(self._ready, (slot.next_start, next(self._order), slot))
@@ -355,8 +316,7 @@ class CrawlLoop:
                 self._push(visit.slot)
             self._settle(held)
         if completion.new_urls:
-            self._idle = _IDLE_FIRST
-            self._claim_at = min(self._claim_at, time.monotonic() + _IDLE_FIRST)
+            self._claims.hurry(within=_NEW_URLS_WITHIN)
 
     # Ends of leases
 
@@ -364,7 +324,7 @@ class CrawlLoop:
         """A lease with nothing left in hand is over; what it still holds in the database goes back."""
         if held.is_over and held in self._leases:
             self._leases.remove(held)
-            self._claim_at, self._idle = 0.0, _IDLE_FIRST
+            self._claims.hurry()
             if held.is_draining:
                 self.thread.ask(lambda: self._frontier.release([held.token]), lambda _: None)
 

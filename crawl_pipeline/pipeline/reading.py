@@ -106,7 +106,8 @@ class PageReader:
         shortfall = judge(extraction, document, self._contract)
         if shortfall is not None:
             state = UrlState.QUARANTINED if shortfall.reason is Reason.KEY_CONFLICT else UrlState.REJECTED
-            return Reading(verdict=Verdict(state=state, reason=shortfall.reason, detail=shortfall.detail))
+            verdict = Verdict(state=state, reason=shortfall.reason, detail=shortfall.detail)
+            return Reading(verdict=verdict, content_hash=extraction.content_hash)
         hrefs, _ = links(
             document,
             follow_nofollow=self._contract.scope.follow_nofollow,

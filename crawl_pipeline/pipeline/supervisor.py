@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import StopReason
 from crawl_pipeline.errors import DatabaseUnavailable, WorkersKeepDying
-from crawl_pipeline.pipeline.child import Orders
 from crawl_pipeline.pipeline.crawl import OpenedCrawl
+from crawl_pipeline.pipeline.orders import Orders
 from crawl_pipeline.pipeline.worker_process import End, WorkerProcess
 from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
@@ -176,6 +176,7 @@ class Supervisor:
     def _orders(self) -> Orders:
         workers = self._crawl.workers
         return Orders(
+            kind="crawl",
             crawl_id=str(self._crawl.crawl_id),
             source_id=self._crawl.source_id,
             run_id=self._crawl.run_id,

@@ -13,8 +13,8 @@ from typing import IO
 
 import psutil
 
-from crawl_pipeline.pipeline.child import EXIT_INFRASTRUCTURE, Orders
 from crawl_pipeline.pipeline.hand import Hand, Held
+from crawl_pipeline.pipeline.orders import EXIT_INFRASTRUCTURE, Orders
 
 _STALL_MARGIN = 1.0  # seconds beyond `page_timeout`, by when the worker's own timer has failed to stop the page
 

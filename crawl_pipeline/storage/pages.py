@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -29,12 +29,13 @@ class StoredPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReExtracted:
-    """What today's rules make of a stored version. `records` None: leave its records as they are."""
+    """What today's rules make of a stored version. `records` None: they reject it; leave its records as they are."""
 
     key: UrlKey
     version_id: int
     extractor_version: str
     content_hash: bytes
+    new_urls: int
     records: tuple[Record, ...] | None
 
 
@@ -43,16 +44,16 @@ def decompress(body: bytes, size_bytes: int) -> bytes:
     return zstandard.ZstdDecompressor().decompress(body, max_output_size=size_bytes or 1)
 
 
-def body(database: Database, body_hash: bytes) -> tuple[bytes, str | None] | None:
-    """The bytes under a hash and the content type that a version had with them; None when retention removed them."""
+def body(database: Database, version_id: int) -> tuple[bytes, str | None] | None:
+    """The bytes and content type of a page version; None when retention removed them."""
 
     def work(connection: sa.Connection) -> tuple[bytes, str | None] | None:
         row = connection.execute(
             sa.text("""
-                SELECT b.body, b.size_bytes, (SELECT v.content_type FROM page_versions v WHERE v.body_hash = b.body_hash LIMIT 1)
-                  FROM bodies b WHERE b.body_hash = :h
+                SELECT b.body, b.size_bytes, v.content_type FROM page_versions v JOIN bodies b USING (body_hash)
+                 WHERE v.version_id = :v
             """),
-            {"h": body_hash},
+            {"v": version_id},
         ).one_or_none()
         return None if row is None else (decompress(bytes(row.body), row.size_bytes), row.content_type)
 
@@ -68,12 +69,13 @@ def stale(
         rows = connection.execute(
             sa.text("""
                 SELECT u.url_key, u.url, u.depth, u.version_id, b.body, b.size_bytes, v.content_type
-                  FROM urls u JOIN extractions e USING (version_id) JOIN page_versions v USING (version_id) JOIN bodies b USING (body_hash)
-                 WHERE u.source_id = :s AND (CAST(:after AS uuid) IS NULL OR u.url_key > CAST(:after AS uuid))
+                  FROM urls u JOIN extractions e USING (version_id) JOIN page_versions v USING (version_id)
+                  JOIN bodies b USING (body_hash)
+                 WHERE u.source_id = :s AND u.url_key > :after
                    AND e.extractor_version <> :x AND u.outcome IN ('accepted', 'unchanged')
                  ORDER BY u.url_key LIMIT :n
             """),
-            {"s": source_id, "x": extractor_version, "after": after, "n": limit},
+            {"s": source_id, "x": extractor_version, "after": after or UUID(int=0), "n": limit},
         )
         return [
             StoredPage(
@@ -92,10 +94,10 @@ def stale(
 
 def store_extractions(
     database: Database, source_id: int, crawl_id: CrawlId, run_id: str, pages: Sequence[ReExtracted]
-) -> dict[str, int]:
+) -> None:
     """Store what re-extraction found, in one transaction, while the run still holds the source.
 
-    Returns counts of records added, changed and missing. Writes nothing when another run took over.
+    The crawl's counters say how much. Writes nothing when another run took over.
     """
     numbered = list(enumerate(pages, start=1))
     kept = [(n, p.key, p.version_id) for n, p in numbered if p.records is not None]
@@ -103,7 +105,7 @@ def store_extractions(
         (n, r.record_id, r.record_type, r.key, r.data, r.data_hash) for n, p in numbered for r in p.records or ()
     ]
 
-    def work(connection: sa.Connection) -> dict[str, int]:
+    def work(connection: sa.Connection) -> None:
         held = connection.execute(
             sa.text(
                 "SELECT clock_timestamp() FROM crawls WHERE crawl_id = :c AND run_id = :r AND state = 'open' FOR SHARE"
@@ -111,11 +113,12 @@ def store_extractions(
             {"c": crawl_id, "r": run_id},
         ).one_or_none()
         if held is None:
-            return {}
+            return
         connection.execute(
             sa.text("""
                 UPDATE extractions e SET extractor_version = x.extractor, content_hash = x.hash, extracted_at = :now
-                  FROM unnest(CAST(:v AS bigint[]), CAST(:x AS text[]), CAST(:h AS bytea[])) AS x(version_id, extractor, hash)
+                  FROM unnest(CAST(:v AS bigint[]), CAST(:x AS text[]), CAST(:h AS bytea[]))
+                       AS x(version_id, extractor, hash)
                  WHERE e.version_id = x.version_id
             """),
             {
@@ -127,6 +130,37 @@ def store_extractions(
         )
         arguments = [source_id, crawl_id, held[0], *columns(3, kept), *columns(6, records)]
         row = connection.exec_driver_sql(call("merge_records", 12), tuple(arguments)).one()
-        return {"records_added": row.added, "records_changed": row.changed, "records_missing": row.missing}
+        counts = {
+            "re_extracted": len(pages),
+            "skipped": len(pages) - len(kept),
+            "records_added": row.added,
+            "records_changed": row.changed,
+            "records_missing": row.missing,
+            "new_urls": sum(page.new_urls for page in pages),
+        }
+        _count(connection, source_id, crawl_id, counts)
 
-    return database.retry(work)
+    database.retry(work)
+
+
+def pass_over(database: Database, source_id: int, crawl_id: CrawlId, key: UrlKey, extractor_version: str) -> None:
+    """Today's rules cannot read a page's current version: it keeps its records and is not stale any more."""
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(
+            sa.text("""
+                UPDATE extractions e SET extractor_version = :x, content_hash = '', extracted_at = clock_timestamp()
+                  FROM urls u WHERE u.source_id = :s AND u.url_key = :k AND e.version_id = u.version_id
+            """),
+            {"x": extractor_version, "s": source_id, "k": key},
+        )
+        _count(connection, source_id, crawl_id, {"re_extracted": 1, "skipped": 1})
+
+    database.retry(work)
+
+
+def _count(connection: sa.Connection, source_id: int, crawl_id: CrawlId, counts: Mapping[str, int]) -> None:
+    connection.execute(
+        sa.text("INSERT INTO counter_deltas (source_id, crawl_id, name, n) VALUES (:s, :c, :name, :n)"),
+        [{"s": source_id, "c": crawl_id, "name": name, "n": n} for name, n in counts.items()],
+    )

@@ -55,7 +55,7 @@ class Lives:
             assert time.monotonic() < deadline, f"no {pages} pages within {within} s: {self.end(process)}"
             time.sleep(0.001)
         if process.poll() is not None:
-            out, err = process.communicate()
+            _, err = process.communicate()
             assert process.returncode == 0, err
             return False
         self.kill(process)

@@ -1,7 +1,7 @@
 """Promise 1: kill everything at any moment, as often as you like; every record ends stored exactly once and right.
 
-The published table that this makes harder: one worker, ten SIGKILLs over 25 lists and 500 products, a naive crawler ended
-with 1,286 to 2,165 rows and 1,361 to 2,283 requests. `make bench` kills such a crawler beside ours.
+The published table that this makes harder: one worker, ten SIGKILLs over 25 lists and 500 products. There a naive
+crawler ended with 1,286 to 2,165 rows and 1,361 to 2,283 requests; `make bench` kills such a crawler beside ours.
 """
 
 from __future__ import annotations
