@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, assert_never
@@ -110,8 +110,13 @@ class Database:
         """
 
         def attempt() -> T:
-            with self.engine.connect() as connection, _transaction(connection):
-                return work(connection)
+            # Closing rolls back what was not committed. `connection.begin()` as a block would do it too, but then
+            # raise the rollback's error, which on a dead connection hides the first.
+            with self.engine.connect() as connection:
+                transaction = connection.begin()
+                result = work(connection)
+                transaction.commit()
+                return result
 
         return self._patiently(attempt, stop or self._stop)
 
@@ -123,8 +128,9 @@ class Database:
         """
         with self._patiently(self._live_connection, self._stop) as connection:
             try:
-                with _transaction(connection):
-                    yield connection
+                transaction = connection.begin()
+                yield connection
+                transaction.commit()
             except (DBAPIError, psycopg.Error) as error:
                 if classify(error) in (Failure.OUTAGE, Failure.REFUSED):
                     raise self._unavailable(error, timedelta(0)) from error
@@ -246,20 +252,6 @@ def driver_connection(connection: sa.Connection) -> TimedConnection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, TimedConnection)
     return driver
-
-
-@contextmanager
-def _transaction(connection: sa.Connection) -> Iterator[None]:
-    """Commit or roll back; what is raised is the first error, never a rollback's on a dead connection."""
-    transaction = connection.begin()
-    try:
-        yield
-        transaction.commit()
-    except BaseException:
-        # On a dead connection this fails, and so tells the pool, which a raw psycopg error has not.
-        with suppress(Exception):
-            transaction.rollback()
-        raise
 
 
 def _server_options(limits: TimeLimits) -> str:

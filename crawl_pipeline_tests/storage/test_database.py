@@ -221,8 +221,10 @@ class TestRetry:
         assert count_of(counter) == 0
 
     @pytest.mark.parametrize("is_raw", [False, True], ids=["through SQLAlchemy", "through psycopg"])
-    def test_connection_that_breaks_in_mid_transaction_is_replaced(self, counter: Database, is_raw: bool) -> None:
-        """A raw error tells the pool nothing: without the rollback the dead connection comes back from it."""
+    def test_connection_that_breaks_in_mid_transaction_is_replaced(
+        self, counter: Database, is_raw: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """However the break is noticed, the dead connection does not come back, and nothing is logged as an error."""
         pids: list[int] = []
 
         def work(connection: sa.Connection) -> int:
@@ -240,6 +242,7 @@ class TestRetry:
         assert counter.retry(work) == 1
         assert len(set(pids)) == 2
         assert count_of(counter) == 1
+        assert [record for record in caplog.records if record.name.startswith("sqlalchemy")] == []
 
     def test_outage_is_waited_out(self, own_server: EmbeddedServer, opened: Callable[..., Database]) -> None:
         failures = 0
@@ -333,6 +336,7 @@ class TestMessages:
                     other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
                 one(connection)
 
+        # Not "the connection is closed", which the rollback says.
         with pytest.raises(DatabaseUnavailable, match="terminating connection"):
             cut_off()
         assert count_of(counter) == 0
