@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from crawl_pipeline.defs.observers import Observer
 from crawl_pipeline.errors import CrawlError
@@ -16,6 +24,7 @@ from crawl_pipeline.pipeline import supervisor
 from crawl_pipeline.pipeline.crawl import CrawlReport, OpenedCrawl
 
 PLAIN_EVERY = 5.0  # seconds
+WIDE = 110  # columns of a terminal with room for a bar
 
 
 class Display(Observer):
@@ -95,13 +104,10 @@ def display(source: str, out: TextIO) -> Iterator[Display]:
     if not console.is_terminal:
         yield PlainDisplay(source, out)
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[said]}", markup=False),
-        TimeElapsedColumn(),
-    )
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+    if console.width >= WIDE:
+        columns.append(BarColumn(bar_width=24))
+    columns += [TimeElapsedColumn(), TextColumn("{task.fields[said]}", markup=False)]
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         yield LiveDisplay(bar, bar.add_task(source, total=None, said="starting"))
 

@@ -30,18 +30,31 @@ def shop() -> Iterator[Shop]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str, shop: Shop) -> World:
-    """The environment of a process that crawls the shop into a database of its own, in this process, too."""
+def bare_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shop: Shop) -> World:
+    """The environment of a process that could crawl the shop if there were a database."""
     folder = tmp_path / "sources"
     folder.mkdir()
     (folder / "demo_shop.yaml").write_text(demo_contract_text(shop.base_url), encoding="utf-8")
     environment = {
-        "CRAWL_DATABASE_URL": database_url,
+        "CRAWL_DATABASE_URL": "postgresql://me:secret@127.0.0.1:1/crawl",
         "CRAWL_HOME": str(tmp_path / "home"),
         "CRAWL_SOURCES": str(folder),
-        "CRAWL_DATABASE_PATIENCE": "5s",
+        "CRAWL_DATABASE_PATIENCE": "100ms",
     }
+    monkeypatch.delenv("DAGSTER_POSTGRES_URL", raising=False)
+    return _entered(environment, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def world(bare_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> World:
+    """The environment of a process that crawls the shop into a database of its own."""
+    environment = {**bare_world.environment, "CRAWL_DATABASE_URL": database_url, "CRAWL_DATABASE_PATIENCE": "5s"}
+    return _entered(environment, tmp_path, monkeypatch)
+
+
+def _entered(environment: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Set the environment for this process, too."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("DAGSTER_POSTGRES_URL", raising=False)
-    return World(settings=Settings.from_environment(environment, tmp_path), environment=environment, sources=folder)
+    settings = Settings.from_environment(environment, folder)
+    return World(settings=settings, environment=environment, sources=Path(environment["CRAWL_SOURCES"]))

@@ -58,7 +58,7 @@ def test_a_crawl_says_its_progress_on_stderr_and_its_end_on_stdout(
     assert code == 0, err
     report = json.loads(out)
     assert (report["source"], report["stop_reason"], report["requests"]) == ("demo_shop", "nothing_due", 0)
-    assert report["urls"] == {"accepted": 525}
+    assert report["urls"]["accepted"] == sum(report["urls"].values()) == 525
     assert len(shop.requests) == 525
 
 
@@ -73,23 +73,18 @@ def test_a_crawl_says_its_progress_on_stderr_and_its_end_on_stdout(
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_2(
-    world: World, tmp_path: Path, arguments: list[str], sentence: str
+    bare_world: World, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     if arguments == ["broken"]:
-        (world.sources / "broken.yaml").write_text("source: broken\n", encoding="utf-8")
-    code, out, err = run(tmp_path / "cwd", "crawl", *arguments, environment=world.environment)
+        (bare_world.sources / "broken.yaml").write_text("source: broken\n", encoding="utf-8")
+    code, out, err = run(tmp_path / "cwd", "crawl", *arguments, environment=bare_world.environment)
     assert (code, out) == (2, "")
     assert sentence in err
     assert "Traceback" not in err
 
 
-def test_a_database_that_is_away_is_one_sentence_and_exit_1(world: World, tmp_path: Path) -> None:
-    environment = {
-        **world.environment,
-        "CRAWL_DATABASE_URL": "postgresql://me:secret@127.0.0.1:1/crawl",
-        "CRAWL_DATABASE_PATIENCE": "100ms",
-    }
-    code, out, err = run(tmp_path / "cwd", "crawl", "demo_shop", environment=environment)
+def test_a_database_that_is_away_is_one_sentence_and_exit_1(bare_world: World, tmp_path: Path) -> None:
+    code, out, err = run(tmp_path / "cwd", "crawl", "demo_shop", environment=bare_world.environment)
     assert (code, out) == (1, "")
     assert "crawl-pipeline: the database server at 127.0.0.1 did not answer" in err
     assert "Traceback" not in err
@@ -140,6 +135,21 @@ def test_after_sigkill_the_next_start_ends_the_dead_run_and_takes_its_crawl_over
     assert "demo_shop: resuming crawl " in err
     assert [status for status, _ in runs(own_dagster)] == [DagsterRunStatus.SUCCESS, DagsterRunStatus.CANCELED]
     assert crawling.rows(database, "SELECT count(*) AS n FROM records")[0].n == 500
+
+
+def test_a_run_that_is_cancelled_elsewhere_stops_and_says_so(
+    own_dagster: World, tmp_path: Path, shop: Shop, database: Database
+) -> None:
+    shop.latency = 0.2
+    command = start(tmp_path / "cwd", "crawl", "demo_shop", "--workers", "1", environment=own_dagster.environment)
+    wait_until(lambda: len(shop.requests) > 5, within=120)
+    with DagsterInstance.from_config(str(prepare_instance(own_dagster.settings))) as instance:
+        (run,) = instance.get_runs()
+        instance.report_run_canceling(run)
+    assert command.wait(60) == 1, command.err
+    assert re.search(r"^crawl-pipeline: the run was told to stop; crawl .* stays open", command.err, re.MULTILINE)
+    assert crawling.rows(database, "SELECT count(*) AS n FROM leases")[0].n == 0
+    assert [status for status, _ in runs(own_dagster)] == [DagsterRunStatus.CANCELED]
 
 
 def test_a_second_crawl_of_a_source_is_refused_by_naming_the_first(

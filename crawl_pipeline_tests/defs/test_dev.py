@@ -123,13 +123,18 @@ def test_the_ui_launches_runs_and_the_end_leaves_nothing(
     assert server_processes(crawl_home) == []
 
 
-def test_a_run_under_way_at_the_end_gives_its_leases_back(
+def test_a_killed_run_is_launched_again_and_one_under_way_at_the_end_gives_its_leases_back(
     served: tuple[Command, Ui, list[psutil.Process]], shops: dict[str, Shop], crawl_home: Path, tmp_path: Path
 ) -> None:
     command, ui, _ = served
     shops["first"].latency = 0.3
-    ui.launch("first")
+    killed = ui.launch("first")
     wait_until(lambda: len(shops["first"].requests) > 10, within=200)
+    run_process(command).kill()
+    wait_until(lambda: ui.runs()[killed] == ("first", "FAILURE"), within=60, every=0.5)
+    wait_until(lambda: ("first", "STARTED") in ui.runs().values(), within=200, every=0.5)
+    asked = len(shops["first"].requests)
+    wait_until(lambda: len(shops["first"].requests) > asked + 10, within=200)
     processes = psutil.Process(command.process.pid).children(recursive=True)
     command.process.send_signal(signal.SIGINT)
     assert command.wait(100) == 130
@@ -141,6 +146,18 @@ def test_a_run_under_way_at_the_end_gives_its_leases_back(
     status = json.loads(out)
     assert status["urls"]["active"] == 0
     assert status["urls"]["accepted"] > 0
+
+
+def run_process(command: Command) -> psutil.Process:
+    """The process of the run that is under way: the one that has workers."""
+    (worker, *_) = [
+        process
+        for process in psutil.Process(command.process.pid).children(recursive=True)
+        if "crawl_pipeline.pipeline.child" in process.cmdline()
+    ]
+    parent = worker.parent()
+    assert parent is not None
+    return parent
 
 
 def test_a_taken_port_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
