@@ -35,6 +35,6 @@ def hangs(page: Any) -> Iterator[dict[str, object]]:
         while True:
             try:
                 time.sleep(3600)
-            except BaseException:  # noqa: S112  what a careless extractor does
+            except BaseException:  # what a careless extractor does
                 continue
     yield from title(page)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -170,4 +171,4 @@ def gaps(asked: Sequence[Asked]) -> list[float]:
     by_host: dict[str, list[float]] = {}
     for one in asked:
         by_host.setdefault(one.host, []).append(one.at)
-    return [later - sooner for times in by_host.values() for sooner, later in zip(times, times[1:], strict=False)]
+    return [later - sooner for times in by_host.values() for sooner, later in pairwise(times)]

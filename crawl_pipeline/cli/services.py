@@ -47,7 +47,7 @@ class Service:
         return self._process.poll() is not None
 
     def wait_until(self, is_ready: Callable[[], bool], *, within: float) -> None:
-        """Return when it is ready. Raises InfrastructureError when it ends before, or takes longer than `within` seconds."""
+        """Return when it is ready. Raises InfrastructureError when it ends before, or takes over `within` seconds."""
         deadline = time.monotonic() + within
         while not is_ready():
             if self.has_ended():

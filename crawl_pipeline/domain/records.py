@@ -13,8 +13,6 @@ from uuid import UUID
 
 RecordId = NewType("RecordId", UUID)
 
-FieldValue = str | int | float | bool | Decimal | date | datetime | None | Sequence["FieldValue"] | Mapping[str, "FieldValue"]
-
 
 def canonical_json(value: object) -> str:
     """JSON with sorted keys and no needless space: the one spelling that hashes and keys are made from.
@@ -22,9 +20,7 @@ def canonical_json(value: object) -> str:
     Decimals keep their digits (as strings), dates are ISO 8601, text keeps its characters. Raises TypeError
     for what JSON cannot hold and ValueError for NaN and infinities.
     """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
-    )
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
 
 
 def _plain(value: object) -> object:

@@ -89,16 +89,21 @@ def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, int, str] | None:
     return value, key.start_mark.line, path[len(key.value) :].removeprefix(".")
 
 
+def _line(event: yaml.Event) -> int:
+    """The 0-based line of an event."""
+    return event.start_mark.line if event.start_mark is not None else 0
+
+
 def _forbidden(text: str) -> ContractFault | None:
     """Aliases and deep nesting, found in the stream of events: a small file cannot grow into a large one."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            return _fault("uses an alias (*name): write the value out", event.start_mark.line)
+            return _fault("uses an alias (*name): write the value out", _line(event))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST_NESTING:
-                return _fault(f"is nested deeper than {DEEPEST_NESTING} levels", event.start_mark.line)
+                return _fault(f"is nested deeper than {DEEPEST_NESTING} levels", _line(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return None

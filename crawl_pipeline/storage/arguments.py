@@ -18,7 +18,8 @@ _TYPES = {
     "discover": "int uuid[] text[] text[] smallint[] uuid[] boolean",
     "complete": (
         "int uuid text "
-        "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] text[] text[] boolean[] "
+        "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] "
+        "text[] text[] boolean[] "
         "int[] bytea[] int[] bytea[] bytea[] text[] text[] text[] text[] text[] text[] text[] "
         "int[] text[] bytea[] "
         "int[] uuid[] text[] text[] smallint[] boolean[] "

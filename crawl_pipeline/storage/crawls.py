@@ -147,9 +147,11 @@ def take_over(connection: sa.Connection, crawl: CrawlRow, holder: Holder) -> boo
     # A worker that died with its run said its counts up to a second before: what it stored since counts too.
     connection.execute(
         sa.text("""
-            UPDATE workers w SET ended_at = clock_timestamp(), ended_by = 'its run died', requests = greatest(w.requests, (
-                   SELECT count(*) FROM fetches f JOIN urls u USING (source_id, url_key)
-                    WHERE f.started_at >= w.started_at - interval '1 minute' AND f.worker_id = w.worker_id AND NOT u.is_sitemap))
+            UPDATE workers w SET ended_at = clock_timestamp(), ended_by = 'its run died',
+                   requests = greatest(w.requests, (
+                     SELECT count(*) FROM fetches f JOIN urls u USING (source_id, url_key)
+                      WHERE f.started_at >= w.started_at - interval '1 minute' AND f.worker_id = w.worker_id
+                        AND NOT u.is_sitemap))
              WHERE w.crawl_id = :crawl_id AND w.ended_at IS NULL
         """),
         {"crawl_id": crawl.crawl_id},

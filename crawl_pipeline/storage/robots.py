@@ -69,12 +69,13 @@ def store(
     database.retry(
         lambda connection: connection.execute(
             sa.text("""
-                UPDATE robots SET state = CAST(:state AS text), status = :status, detail = :detail, fetched_at = clock_timestamp(),
+                UPDATE robots SET state = n.state, status = :status, detail = :detail, fetched_at = clock_timestamp(),
                        expires_at = clock_timestamp() + :fresh_for, fetching_until = 'epoch',
-                       failures = CASE WHEN CAST(:state AS text) = 'unavailable' THEN failures + 1 ELSE 0 END,
-                       changed_at = CASE WHEN CAST(:state AS text) <> 'unavailable' AND body IS DISTINCT FROM CAST(:body AS bytea)
+                       failures = CASE WHEN n.state = 'unavailable' THEN failures + 1 ELSE 0 END,
+                       changed_at = CASE WHEN n.state <> 'unavailable' AND robots.body IS DISTINCT FROM n.body
                                          THEN clock_timestamp() ELSE changed_at END,
-                       body = CASE WHEN CAST(:state AS text) = 'unavailable' THEN body ELSE CAST(:body AS bytea) END
+                       body = CASE WHEN n.state = 'unavailable' THEN robots.body ELSE n.body END
+                  FROM (SELECT CAST(:state AS text) AS state, CAST(:body AS bytea) AS body) n
                  WHERE origin = :o
             """),
             {"o": origin, "state": state, "status": status, "body": body, "detail": detail, "fresh_for": fresh_for},

@@ -47,8 +47,9 @@ def sync(database: Database, row: SourceRow) -> int:
             sa.text("""
                 INSERT INTO sources AS s (source, contract, contract_version, contract_file, slots, min_delay, max_urls)
                 VALUES (:source, CAST(:contract AS jsonb), :version, :file, :slots, :min_delay, :max_urls)
-                ON CONFLICT (source) DO UPDATE SET contract = excluded.contract, contract_version = excluded.contract_version,
-                  contract_file = excluded.contract_file, slots = excluded.slots, min_delay = excluded.min_delay,
+                ON CONFLICT (source) DO UPDATE SET contract = excluded.contract,
+                  contract_version = excluded.contract_version, contract_file = excluded.contract_file,
+                  slots = excluded.slots, min_delay = excluded.min_delay,
                   max_urls = excluded.max_urls, synced_at = clock_timestamp()
                 RETURNING source_id
             """),

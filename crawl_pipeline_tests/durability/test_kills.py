@@ -55,8 +55,8 @@ def test_killed_crawl_ends_right_when_postgres_is_killed_with_it(ready_home: Pat
         while len(shop.requests) < target:
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.001)
-        for server in server_processes(ready_home):
-            server.kill()
+        for backend in server_processes(ready_home):
+            backend.kill()
         lives.kill(process)
     assert lives.finish() == "finished"
     server = EmbeddedServer.attach(ready_home)
