@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, assert_never
@@ -110,13 +110,8 @@ class Database:
         """
 
         def attempt() -> T:
-            # Closing rolls back what was not committed. `connection.begin()` as a block would do it too, but then
-            # raise the rollback's error, which on a dead connection hides the first.
-            with self.engine.connect() as connection:
-                transaction = connection.begin()
-                result = work(connection)
-                transaction.commit()
-                return result
+            with self.engine.connect() as connection, _transaction(connection):
+                return work(connection)
 
         return self._patiently(attempt, stop or self._stop)
 
@@ -128,9 +123,8 @@ class Database:
         """
         with self._patiently(self._live_connection, self._stop) as connection:
             try:
-                transaction = connection.begin()
-                yield connection
-                transaction.commit()
+                with _transaction(connection):
+                    yield connection
             except (DBAPIError, psycopg.Error) as error:
                 if classify(error) in (Failure.OUTAGE, Failure.REFUSED):
                     raise self._unavailable(error, timedelta(0)) from error
@@ -252,6 +246,19 @@ def driver_connection(connection: sa.Connection) -> TimedConnection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, TimedConnection)
     return driver
+
+
+@contextmanager
+def _transaction(connection: sa.Connection) -> Iterator[None]:
+    """Commit, or roll back and raise the first error: a rollback on a dead connection raises one of its own."""
+    transaction = connection.begin()
+    try:
+        yield
+        transaction.commit()
+    except BaseException:
+        with suppress(Exception):
+            transaction.rollback()
+        raise
 
 
 def _server_options(limits: TimeLimits) -> str:

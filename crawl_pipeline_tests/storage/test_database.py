@@ -327,16 +327,23 @@ class TestMessages:
         with pytest.raises(DatabaseUnavailable, match=r'"(nowhere|nobody)" does not exist'):
             database.retry(one)
 
-    def test_outage_within_a_block_is_said_too(self, counter: Database) -> None:
+    @pytest.mark.parametrize("is_raw", [False, True], ids=["through SQLAlchemy", "through psycopg"])
+    def test_outage_within_a_block_is_said_in_the_words_of_its_first_error(
+        self, counter: Database, is_raw: bool
+    ) -> None:
+        """Without `_transaction` the rollback's "the connection is lost" takes their place."""
+
         def cut_off() -> None:
             with counter.connection() as connection:
                 count_up(connection)
                 pid = driver_connection(connection).info.backend_pid
                 with counter.raw() as other:
                     other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-                one(connection)
+                if is_raw:
+                    driver_connection(connection).execute("SELECT 1")
+                else:
+                    one(connection)
 
-        # Not "the connection is closed", which the rollback says.
         with pytest.raises(DatabaseUnavailable, match="terminating connection"):
             cut_off()
         assert count_of(counter) == 0
