@@ -47,6 +47,9 @@ _ENDINGS = {
     ".pq": Format.PARQUET,
 }
 
+# Made once: `json.dumps` makes one a call.
+_JSON_LINE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain)
+
 Write = Callable[[IO[bytes], Sequence[Column], Iterable[Row]], int]
 
 
@@ -161,8 +164,7 @@ def write_jsonl(stream: IO[bytes], columns: Sequence[Column], rows: Iterable[Row
     count = 0
     with _text(stream) as text:
         for row in rows:
-            values = {name: iso_time(v) if isinstance(v, datetime) else v for name, v in zip(names, row, strict=True)}
-            text.write(json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n")
+            text.write(_JSON_LINE.encode(dict(zip(names, row, strict=True))) + "\n")
             count += 1
     return count
 

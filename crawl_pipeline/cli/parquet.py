@@ -17,7 +17,7 @@ from crawl_pipeline.cli.output import plain
 from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.storage.exports import Column, Kind, Row
 
-ROW_GROUP = 50_000  # rows
+ROW_GROUP = 20_000  # rows; as Python values they are most of the memory that an export takes
 
 # Fixed, so that the files of two days have one schema; WIDE only where a value needs it.
 DECIMAL, WIDE_DECIMAL = pa.decimal128(38, 9), pa.decimal256(76, 38)

@@ -97,6 +97,7 @@ def test_records_come_in_the_byte_order_of_their_keys(desk: Desk, database: Data
     filled = fill(database)
     skus = ["b", "a", "B", "ä", "10", "9", "a b", "_"]
     filled.accept_products(*({**EMPTY, "sku": sku} for sku in skus))
+    filled.execute("ANALYZE records")  # now a scan would be cheaper than the index, and come in the order of insertion
     found = [line["sku"] for line in lines(desk.run("records", "shop", "--format", "jsonl"))]
     assert found == sorted(skus, key=lambda sku: json.dumps([sku], ensure_ascii=False).encode())
 
