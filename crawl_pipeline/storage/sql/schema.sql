@@ -231,6 +231,7 @@ CREATE TABLE records (
   gone_at         timestamptz,
   CONSTRAINT records_have_one_natural_key UNIQUE (source_id, record_type, record_key)
 ) WITH (fillfactor = 90);
+CREATE INDEX records_current ON records (source_id, record_type) WHERE gone_at IS NULL;
 CREATE INDEX records_missing ON records (source_id, record_type) WHERE missing_since IS NOT NULL AND gone_at IS NULL;
 
 CREATE TABLE record_pages (  -- which pages claim a record; `data` only where it differs from the owner's
