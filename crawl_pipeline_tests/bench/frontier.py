@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from crawl_pipeline_tests.storage.world import HOLDER, World, claim, fill, finis
 HOSTS = 1000
 CLAIMS = 40
 PAGES = 128
+TEXT = "Some words of a page that say what it is about, in Markdown.\n" * 50  # 3 kB
 TICK = 1000 / os.sysconf("SC_CLK_TCK")
 
 
@@ -89,7 +91,7 @@ def some_pages(frontier: Frontier, count: int) -> list[CompletedPage]:
         finished(
             lease,
             url,
-            version=version(url.url + os.urandom(7000).hex() + "x" * 6000),
+            version=replace(version(url.url + os.urandom(7000).hex() + "x" * 6000), markdown=TEXT),
             records=tuple(record(f"{url.url}/{n}") for n in range(5)),
             links=links(
                 *(known[(hash(url.key) + 7 * n) % len(known)] for n in range(76)),
@@ -118,7 +120,7 @@ def main(sizes: Sequence[int]) -> None:
     with server() as attached:
         database = Database.connect(attached.url("crawl"))
         world = World(database)
-        source_id = world.source(slots=64)
+        source_id = world.source(slots=64, max_urls=10**9)
         crawl_id = world.crawl(source_id)
         frontier = world.frontier(source_id, crawl_id, "w")
         filled = 0

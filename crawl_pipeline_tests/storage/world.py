@@ -277,26 +277,37 @@ def finish_all(frontier: Frontier, leases: Iterable[Lease], **changes: Any) -> N
         assert not completion.lost
 
 
+_FILL_HOSTS = """
+    INSERT INTO hosts (authority) SELECT 'h' || n FROM generate_series(1, CAST(:h AS int)) n ON CONFLICT DO NOTHING
+"""
+_FILL_URLS = """
+    INSERT INTO urls (source_id, url_key, host_id, url, due_at, depth)
+      SELECT :s, CAST(md5(:salt || n) AS uuid), h.host_id, 'http://h' || k || '/' || :salt || '/category/product-' || n,
+             now() - interval '1 day' + n * interval '1 ms', 3
+        FROM (SELECT n, 1 + n % :h AS k FROM generate_series(CAST(:first AS int), CAST(:last AS int)) n) x
+        JOIN hosts h ON h.authority = 'h' || k
+"""
+_FILL_QUEUES = """
+    INSERT INTO queues AS q (source_id, host_id, lane, next_due_at)
+      SELECT source_id, host_id, 0, min(due_at) FROM urls WHERE source_id = :s AND lease_token IS NULL GROUP BY 1, 2
+      ON CONFLICT (source_id, host_id, lane) DO UPDATE SET next_due_at = least(q.next_due_at, excluded.next_due_at)
+"""
+
+
 def fill(database: Database, source_id: int, *, urls: int, hosts: int) -> None:
     """Many due URLs at once, beside the stores: spread evenly over hosts `h1`, …; statistics are made."""
-    parameters = {"s": source_id, "n": urls, "h": hosts, "salt": str(uuid4())}
-    statements = """
-        INSERT INTO hosts (authority) SELECT 'h' || n FROM generate_series(1, :h) n ON CONFLICT DO NOTHING;
-        INSERT INTO urls (source_id, url_key, host_id, url, due_at, depth)
-          SELECT :s, md5(:salt || n)::uuid, h.host_id, 'http://h' || k || '/' || :salt || '/category/product-' || n,
-                 now() - interval '1 day' + n * interval '1 ms', 3
-            FROM (SELECT n, 1 + n % :h AS k FROM generate_series(1, :n) n) x JOIN hosts h ON h.authority = 'h' || k;
-        INSERT INTO queues AS q (source_id, host_id, lane, next_due_at)
-          SELECT source_id, host_id, 0, min(due_at) FROM urls WHERE source_id = :s AND lease_token IS NULL GROUP BY 1, 2
-          ON CONFLICT (source_id, host_id, lane)
-          DO UPDATE SET next_due_at = least(q.next_due_at, excluded.next_due_at)"""
-    with database.connection() as connection:
-        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-        for statement in statements.split(";"):
+    salt, step = str(uuid4()), 25_000
+
+    def run(statement: str, **parameters: object) -> None:
+        with database.connection() as connection:
             connection.execute(sa.text(statement), parameters)
-        connection.exec_driver_sql("SELECT fold_counters()")
-    with database.connection() as connection:
-        connection.exec_driver_sql("ANALYZE urls, hosts, queues")
+
+    run(_FILL_HOSTS, h=hosts)
+    for first in range(1, urls + 1, step):
+        run(_FILL_URLS, s=source_id, h=hosts, salt=salt, first=first, last=min(urls, first + step - 1))
+    run(_FILL_QUEUES, s=source_id)
+    run("SELECT fold_counters()")
+    run("ANALYZE urls, hosts, queues")
 
 
 class InThread(threading.Thread):

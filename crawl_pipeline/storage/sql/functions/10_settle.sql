@@ -1,17 +1,22 @@
+-- What `claim` calls per host is PL/pgSQL also where SQL would do: before PostgreSQL 18 a SQL function is planned at every call.
+
 -- The exact min(due_at) of a queue: one index probe.
-CREATE OR REPLACE FUNCTION queue_next_due(p_source int, p_host int, p_lane smallint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
-  SELECT coalesce((SELECT u.due_at FROM urls u
+CREATE OR REPLACE FUNCTION queue_next_due(p_source int, p_host int, p_lane smallint) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN coalesce((SELECT u.due_at FROM urls u
     WHERE u.source_id = p_source AND u.host_id = p_host AND (u.state <> 'queued') = (p_lane = 1)
-      AND u.lease_token IS NULL AND u.due_at IS NOT NULL ORDER BY u.due_at LIMIT 1), 'infinity')
-$$;
+      AND u.lease_token IS NULL AND u.due_at IS NOT NULL ORDER BY u.due_at LIMIT 1), 'infinity');
+END $$;
 
 -- What each source and its robots.txt ask of a host: the strictest wins. A paused source asks nothing, unless it still crawls.
-CREATE OR REPLACE FUNCTION host_budget(p_host int, OUT slots smallint, OUT min_delay interval) LANGUAGE sql STABLE AS $$
-  SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay))
+CREATE OR REPLACE FUNCTION host_budget(p_host int, OUT slots smallint, OUT min_delay interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay)) INTO slots, min_delay
     FROM sources s LEFT JOIN host_policies p ON p.source_id = s.source_id AND p.host_id = p_host
    WHERE EXISTS (SELECT 1 FROM queues q WHERE q.host_id = p_host AND q.source_id = s.source_id)
-     AND (s.paused_at IS NULL OR EXISTS (SELECT 1 FROM crawls c WHERE c.source_id = s.source_id AND c.state = 'open'))
-$$;
+     AND (s.paused_at IS NULL OR EXISTS (SELECT 1 FROM crawls c WHERE c.source_id = s.source_id AND c.state = 'open'));
+END $$;
 
 -- How long a host rests after the n-th outage in a row: 5 s, doubling, at most 10 minutes, with up to 10 % jitter.
 CREATE OR REPLACE FUNCTION outage_rest(p_outages int) RETURNS interval LANGUAGE sql VOLATILE AS $$

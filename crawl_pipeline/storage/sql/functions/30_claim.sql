@@ -1,16 +1,19 @@
 -- How many more pages a crawl may take in hand: max_pages less those accepted or unchanged and those leased, in one snapshot.
-CREATE OR REPLACE FUNCTION pages_left(p_crawl uuid) RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT cr.max_pages - coalesce((SELECT sum(c.n) FROM counts c WHERE c.source_id = cr.source_id AND c.crawl_id = p_crawl
+CREATE OR REPLACE FUNCTION pages_left(p_crawl uuid) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT cr.max_pages - coalesce((SELECT sum(c.n) FROM counts c WHERE c.source_id = cr.source_id AND c.crawl_id = p_crawl
                                      AND c.name IN ('accepted', 'unchanged')), 0)
                       - coalesce((SELECT sum(l.remaining) FROM leases l WHERE l.crawl_id = p_crawl), 0)
-    FROM crawls cr WHERE cr.crawl_id = p_crawl
-$$;
+    FROM crawls cr WHERE cr.crawl_id = p_crawl);
+END $$;
 
 -- A source among others that wait for a host (unpaused, in a live crawl, with something due): how many others there are, the most
 -- slots that are its fair part now, and how many others have their turn before it. Whoever holds less than an even part comes
 -- before those who hold one; among equals it goes round, and the source whose lease ended last is the last.
 CREATE OR REPLACE FUNCTION host_turn(h hosts, p_source int, p_now timestamptz, OUT others int, OUT ahead int, OUT fair int)
-LANGUAGE sql STABLE AS $$
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
   WITH held AS (SELECT l.source_id, sum(cardinality(l.slot_nos))::int AS n FROM leases l WHERE l.host_id = h.host_id GROUP BY 1),
   w AS (
     SELECT q.source_id FROM queues q JOIN crawls o ON o.source_id = q.source_id AND o.state = 'open'
@@ -25,8 +28,8 @@ LANGUAGE sql STABLE AS $$
              AND (m.mine >= greatest(1, h.slots / (m.others + 1))
                   OR (w.source_id <= coalesce(h.last_source_id, 0), w.source_id) < (p_source <= coalesce(h.last_source_id, 0), p_source))),
          CASE WHEN m.others = 0 THEN h.slots ELSE ceil(h.slots::float8 / (m.others + 1))::int - m.mine END
-    FROM m
-$$;
+    INTO others, ahead, fair FROM m;
+END $$;
 
 -- Leases of up to p_want due URLs over several hosts, one row per URL; URLs of one lease share o_token.
 --   p_batch: most URLs of one lease; p_share: most slots of one lease; p_is_idle: the worker holds nothing, so that it may
