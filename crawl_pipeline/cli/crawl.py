@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,6 +14,7 @@ from crawl_pipeline.cli.output import plain
 from crawl_pipeline.cli.signals import stop_signals
 from crawl_pipeline.cli.terminal import kept_terminal
 from crawl_pipeline.domain.durations import parse_duration
+from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,8 +64,11 @@ def crawl(
     }
     with stop_signals() as signals, kept_terminal(settings.home / "logs" / f"crawl-{_safe(source)}.log") as terminal:
         report = None
-        with suppress(KeyboardInterrupt):
+        try:
             report = _crawl(settings, source, options, terminal.err)
+        except (CrawlError, KeyboardInterrupt):
+            if signals.exit_code is None:  # else whatever failed, failed because it was stopped
+                raise
         if signals.exit_code is not None:
             print(f"{source}: stopped; run the same command to go on", file=terminal.err)
             return signals.exit_code

@@ -49,9 +49,9 @@ def open_crawl(
 
     with reported_failures(context):
         crawl = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN)
-    tag_run(context.instance, context.run_id, crawl.deadline_at)
-    observers.current().opened(crawl)
-    context.log.info(metadata.opening_line(crawl))
+        tag_run(context.instance, context.run_id, crawl.deadline_at)
+        observers.current().opened(crawl)
+        context.log.info(metadata.opening_line(crawl))
     if crawl.has_due:
         yield dg.DynamicOutput(str(crawl.crawl_id), mapping_key="machine_0")
 
@@ -77,7 +77,7 @@ def crawl_worker(context: dg.OpExecutionContext, crawl_id: str, crawl_database: 
 
     with reported_failures(context):
         ending = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN, tick=reporter.tick)
-    context.log.info(f"workers of crawl {crawl_id} ended: {ending}")
+        context.log.info(f"workers of crawl {crawl_id} ended: {ending}")
 
 
 @dg.op(ins={"done": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
@@ -90,8 +90,8 @@ def close_crawl(context: dg.OpExecutionContext, crawl_database: CrawlDatabase) -
 
     with reported_failures(context):
         report = run_uninterrupted(work, stop=threading.Event(), grace=STOP_WITHIN)
-    observers.current().closed(report)
-    context.log.info(metadata.closing_line(report))
+        observers.current().closed(report)
+        context.log.info(metadata.closing_line(report))
     return dg.Output(None, metadata=metadata.of_crawl(report))
 
 

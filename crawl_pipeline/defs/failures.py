@@ -14,6 +14,8 @@ from crawl_pipeline.defs.runs import FOREGROUND_TAG
 from crawl_pipeline.defs.waiting import shielded
 from crawl_pipeline.errors import CrawlError, UsageError
 
+STOPPED = "Stopped at the terminal."
+
 
 class InRun(Protocol):
     """What is needed of a step's context."""
@@ -43,5 +45,5 @@ def reported_failures(context: InRun) -> Iterator[None]:
     except DagsterExecutionInterruptedError:
         if FOREGROUND_TAG in context.run.tags:
             with shielded():
-                context.instance.report_run_canceling(context.run, "Stopped at the terminal.")
+                context.instance.report_run_canceling(context.run, STOPPED)
         raise

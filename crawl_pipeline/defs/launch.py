@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRunStatus, ExecuteInProcessResult
+from dagster import (
+    DagsterEventType,
+    DagsterExecutionInterruptedError,
+    DagsterInstance,
+    DagsterRunStatus,
+    ExecuteInProcessResult,
+)
+from dagster_shared.error import SerializableErrorInfo
 
 from crawl_pipeline.defs.code_location import defs
+from crawl_pipeline.defs.failures import STOPPED
 from crawl_pipeline.defs.machine import ProcessIdentity
 from crawl_pipeline.defs.observers import Observer, observing
 from crawl_pipeline.defs.partitions import SOURCES
@@ -51,18 +59,25 @@ def run_crawl(instance: DagsterInstance, source: str, run_config: dict[str, obje
             instance=instance, partition_key=source, run_config=run_config, tags=tags, raise_on_error=False
         )
     if result.dagster_run.status is DagsterRunStatus.FAILURE and not observer.has_failed:
-        raise InfrastructureError(f"the run {result.run_id} failed: {_why(result)}")
+        error = _error(result)
+        if error is None or error.cls_name != DagsterExecutionInterruptedError.__name__:
+            raise InfrastructureError(f"the run {result.run_id} failed: {_in_one_line(error)}")
+        # The interrupt came between two steps, where Dagster takes it for a failure.
+        instance.report_run_canceled(result.dagster_run, STOPPED)
     return result.run_id
 
 
-def _why(result: ExecuteInProcessResult) -> str:
-    """The first failure's own words, in one line."""
+def _error(result: ExecuteInProcessResult) -> SerializableErrorInfo | None:
+    """The cause of the first failure."""
     for event in result.filter_events(lambda event: event.event_type in _FAILURES):
-        data = event.event_specific_data
-        error = getattr(data, "error", None)
+        error: SerializableErrorInfo | None = getattr(event.event_specific_data, "error", None)
         if error is not None:
-            return _first_line((error.cause or error).message)
-    return "Dagster's log of the run says why"
+            return error.cause or error
+    return None
+
+
+def _in_one_line(error: SerializableErrorInfo | None) -> str:
+    return "Dagster's log of the run says why" if error is None else _first_line(error.message)
 
 
 def _first_line(error: object) -> str:

@@ -118,13 +118,20 @@ def _start_elsewhere() -> Shop:
 
 
 def _where_next(settings: Settings, stage: Stage) -> str:
-    prefix = f"CRAWL_SOURCES={shlex.quote(str(stage.sources_folder))} {Path(sys.executable).parent}/crawl-pipeline"
+    command = _short(Path(sys.executable).parent / "crawl-pipeline")
     return f"""
-Where to look next (what was crawled is kept in {settings.home}):
-  {prefix} records {stage.source} --format csv     every record
-  {prefix} explain {stage.shop.base_url}/list/0 --source {stage.source}
-  make demo      again: nothing is due, so nothing is requested
-  make dev       the web UI, with this run in it"""
+Where to look next (what was crawled is kept in {_short(settings.home)}):
+  export CRAWL_SOURCES={shlex.quote(_short(stage.sources_folder))}
+  {command} records {stage.source} --format csv
+  {command} explain {stage.shop.base_url}/list/0 --source {stage.source}
+  make demo    once more: nothing is due, so nothing is requested
+  make dev     the web UI, with this run in it"""
+
+
+def _short(path: Path) -> str:
+    """The path from here, where it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 if __name__ == "__main__":

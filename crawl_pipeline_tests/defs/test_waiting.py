@@ -6,12 +6,23 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from dagster import DagsterExecutionInterruptedError
 from dagster._utils.interrupts import raise_interrupts_as
 
 from crawl_pipeline.defs.waiting import run_uninterrupted, shielded
+
+
+@pytest.fixture(autouse=True)
+def unharmed() -> Iterator[None]:
+    """A signal that gets through ends the test and not the session. Dagster gives SIGINT's handler to SIGTERM, too."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda *_: None) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
 
 
 def test_the_result_of_the_work_is_returned() -> None:
