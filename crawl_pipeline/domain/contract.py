@@ -65,7 +65,7 @@ class Contract(kinds.Section):
     records: tuple[RecordRule, ...] = ()
     """Which records pages yield."""
     retention: RetentionSection = RetentionSection()
-    """How long old page versions are kept."""
+    """How long old page versions are to be kept; nothing is deleted yet."""
 
     @field_validator("seeds")
     @classmethod

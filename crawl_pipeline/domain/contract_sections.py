@@ -127,7 +127,7 @@ class FetchSection(Section):
     timeout: PositiveDuration = timedelta(seconds=30)
     """The longest that one exchange may take."""
     page_timeout: PositiveDuration = timedelta(minutes=2)
-    """The longest that a worker may have one page in hand, redirects, parsing and extraction included."""
+    """The longest that reading one page may take: parsing and extraction, without the exchange (see `timeout`)."""
     max_bytes: kinds.ByteSize = 10_000_000
     """The largest body that is taken, after decompression."""
     types: Annotated[tuple[kinds.MediaType, ...], Field(min_length=1)] = ("text/html", "application/xhtml+xml")
@@ -137,9 +137,7 @@ class FetchSection(Section):
     allow_networks: tuple[kinds.Network, ...] = ()
     """Networks of your own that may be connected to, such as `127.0.0.0/8`; all other non-global addresses are
     refused."""
-    headers: Annotated[dict[kinds.HeaderName, kinds.EnvironmentName], AfterValidator(_headers)] = Field(
-        default_factory=dict
-    )
+    headers: Headers = Field(default_factory=dict)
     """Extra request headers: the name of each, and the environment variable that holds its value."""
 
 
@@ -167,8 +165,8 @@ class FreshnessSection(Section):
     interval: PositiveDuration | None = None
     """The average time between checks, and so the cost; null: 0.8 of the window."""
     min: Duration = LEAST_INTERVAL
-    """The least time between two checks of a page, and between two crawls that a schedule starts. Left out: 1h, or the
-    shortest window where that is shorter."""
+    """The least time between two checks of a page, and from the opening of a source's last crawl to one that the
+    schedule starts. Left out: 1h, or the shortest window where that is shorter."""
     rules: tuple[FreshnessRule, ...] = ()
     """Other windows for some paths."""
 
@@ -202,10 +200,27 @@ class AcceptSection(Section):
     """CSS selectors of regions that do not count when a page is compared with its last version."""
 
 
-class RetentionSection(Section):
-    """How long old page versions are kept; the current one always is."""
+DEFAULT_VERSIONS = 20
+DEFAULT_AGE = timedelta(days=365)
 
-    versions: Count = 20
-    """Page versions that are kept for each page."""
-    age: PositiveDuration = timedelta(days=365)
-    """How long a page version is kept after a newer one replaced it."""
+
+def _versions(value: int) -> int:
+    if value != DEFAULT_VERSIONS:
+        raise ValueError("old page versions are not deleted yet, every one is kept: leave the key out")
+    return value
+
+
+def _age(value: timedelta) -> timedelta:
+    if value != DEFAULT_AGE:
+        raise ValueError("old page versions are not deleted yet, every one is kept: leave the key out")
+    return value
+
+
+class RetentionSection(Section):
+    """How long old page versions are to be kept. Nothing is deleted yet: a value other than the default is refused."""
+
+    versions: Annotated[Count, AfterValidator(_versions)] = DEFAULT_VERSIONS
+    """Page versions that are to be kept for each page. Not built yet: every one is kept, another value is refused."""
+    age: Annotated[PositiveDuration, AfterValidator(_age)] = DEFAULT_AGE
+    """How long a page version is to be kept after a newer one replaced it. Not built yet: for ever, another value is
+    refused."""

@@ -19,13 +19,11 @@ def warnings(contract: Contract) -> list[str]:
 
 
 def _limits(contract: Contract) -> Iterator[str]:
-    limits, fetch = contract.limits, contract.fetch
+    limits = contract.limits
     if limits.max_urls < limits.max_pages:
         yield f"limits.max_urls {limits.max_urls} is below limits.max_pages {limits.max_pages}: it ends crawls first"
     if limits.max_idle >= limits.max_duration:
         yield "limits.max_idle is not below limits.max_duration: a blocked crawl ends by its deadline, not as deferred"
-    if fetch.page_timeout < fetch.timeout:
-        yield "fetch.page_timeout is below fetch.timeout: a slow page counts against its worker before it times out"
     if limits.max_in_flight < contract.politeness.slots:
         yield "limits.max_in_flight is below politeness.slots: the slots can never all be used"
 

@@ -182,6 +182,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("decimal", field(css="a", type="decimal", default=1.5), "records[0].fields.title.default", "decimal; quote it"),
     ("list", field(css="a", default=[1]), "records[0].fields.title.default", "use a single value"),
     ("versions", {"retention": {"versions": 0}}, "retention.versions", "0: use 1 or more"),
+    ("kept versions", {"retention": {"versions": 5}}, "retention.versions", "old page versions are not deleted yet"),
+    ("kept age", {"retention": {"age": "30d"}}, "retention.age", "old page versions are not deleted yet"),
 ]
 
 
@@ -341,7 +343,6 @@ def test_fingerprint_of_extraction_covers_rules_and_acceptance_only() -> None:
         ({"limits": {"max_duration": "1h"}}, "at most 3600 pages fit"),
         ({"limits": {"max_urls": 5}}, "limits.max_urls 5 is below limits.max_pages 10000"),
         ({"limits": {"max_idle": "7h"}}, "limits.max_idle is not below limits.max_duration"),
-        ({"fetch": {"page_timeout": "10s"}}, "fetch.page_timeout is below fetch.timeout"),
         ({"politeness": {"slots": 100}}, "limits.max_in_flight is below politeness.slots"),
         ({"freshness": {"window": "4h"}}, "more than half of what politeness.min_delay 1s allows"),
         ({"freshness": {"interval": "10m"}, "limits": {"max_pages": 10}}, "freshness.interval is below freshness.min"),
