@@ -15,7 +15,7 @@ from crawl_pipeline.cli.session import opened
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import PageUrl
 from crawl_pipeline.domain.scope import ScopeVerdict
-from crawl_pipeline.domain.urls import Canonicalizer, UrlFault
+from crawl_pipeline.domain.urls import Canonicalizer, UrlFault, origin_of
 from crawl_pipeline.errors import UsageError
 from crawl_pipeline.storage import explain as store
 from crawl_pipeline.storage import reports
@@ -28,7 +28,6 @@ class Explanation:
     """All that is told of one URL."""
 
     source: str
-    asked: str
     page: PageUrl
     scope: ScopeVerdict
     robots: verdicts.RobotsVerdict
@@ -52,8 +51,8 @@ def explain(url: str, source: str, as_json: bool) -> None:
         contract = session.contract(known, source)
         page = _page(contract, url)
         source_id = known.source_id if known is not None else -1  # never crawled: nothing of its own is stored
-        facts = store.stored_facts(connection, source_id, page.key, page.authority, _origin(page))
-    explanation = _explained(contract, url, page, facts)
+        facts = store.stored_facts(connection, source_id, page.key, page.authority, origin_of(page.canonical))
+    explanation = _explained(contract, page, facts)
     print_json(_as_json(explanation)) if as_json else _print(explanation)
 
 
@@ -65,15 +64,11 @@ def _page(contract: Contract, url: str) -> PageUrl:
     raise UsageError(f"the URL is refused: {page.fault.value}{hint}")
 
 
-def _origin(page: PageUrl) -> str:
-    return f"{page.canonical.partition('://')[0]}://{page.authority}"
-
-
-def _explained(contract: Contract, asked: str, page: PageUrl, facts: store.StoredFacts) -> Explanation:
+def _explained(contract: Contract, page: PageUrl, facts: store.StoredFacts) -> Explanation:
     scope = verdicts.scope_verdict(contract, page, facts.url.depth if facts.url else 0)
     robots = verdicts.robots_verdict(contract, page, facts.robots)
     why = verdicts.why(contract, page, facts, scope, robots)
-    return Explanation(source=contract.source, asked=asked, page=page, scope=scope, robots=robots, facts=facts, why=why)
+    return Explanation(source=contract.source, page=page, scope=scope, robots=robots, facts=facts, why=why)
 
 
 def _as_json(one: Explanation) -> dict[str, Any]:

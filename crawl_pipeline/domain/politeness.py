@@ -1,4 +1,4 @@
-"""How long to wait: Retry-After, back-off of one page, back-off of a host that is down. Values only, no clock."""
+"""How long to wait: Retry-After, back-off of one page. Values only, no clock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 RETRY_BASE = timedelta(seconds=30)
 RETRY_CAP = timedelta(hours=1)
 OUTAGE_FAILURES = 5  # failures in a row after which a host counts as down
-OUTAGE_BASE = timedelta(seconds=5)
-OUTAGE_CAP = timedelta(minutes=10)
 _ZERO = timedelta(0)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -31,16 +29,6 @@ def backoff(
     """The wait before a page's next try: doubles with each failure up to `cap`, the upper half of it by chance."""
     ceiling = min(base * (1 << min(max(failures - 1, 0), 30)), cap)
     return ceiling * rng.uniform(0.5, 1.0)
-
-
-def outage_backoff(failures: int, *, base: timedelta = OUTAGE_BASE, cap: timedelta = OUTAGE_CAP) -> timedelta:
-    """How long a host waits for its next probe after `failures` in a row; zero while it does not count as down.
-
-    5, 10, 20, … seconds: a host that is down for two minutes is asked five times in them.
-    """
-    if failures < OUTAGE_FAILURES:
-        return _ZERO
-    return min(base * (1 << min(failures - OUTAGE_FAILURES, 30)), cap)
 
 
 def retry_after(value: str | None, now: datetime, cap: timedelta) -> timedelta | None:

@@ -14,7 +14,7 @@ from crawl_pipeline.domain.globs import compile_glob as compile_glob  # re-expor
 from crawl_pipeline.domain.globs import host_matches
 from crawl_pipeline.domain.outcomes import Reason
 from crawl_pipeline.domain.pages import PageUrl
-from crawl_pipeline.domain.urls import LONGEST_URL, Canonicalizer, UrlPolicy, UrlRefusal, canonical_path
+from crawl_pipeline.domain.urls import LONGEST_URL, Canonicalizer, UrlPolicy, UrlRefusal, canonical_path, origin_of
 
 _SKIP_TYPES = {
     "images": "apng avif bmp cur eps gif heic heif ico jfif jpe jpeg jpg jxl png psd svg svgz tif tiff webp",
@@ -180,5 +180,4 @@ def _origin(base: str | None) -> str | None:
     """Scheme and authority of a serialised http(s) URL; anything else stands for itself."""
     if base is None or not base.startswith(("http://", "https://")):
         return base
-    end = base.find("/", 8)
-    return base if end < 0 else base[:end]
+    return origin_of(base)

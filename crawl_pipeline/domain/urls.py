@@ -166,3 +166,9 @@ class Canonicalizer:
 
 def _name(part: str) -> str:
     return part.partition("=")[0]
+
+
+def origin_of(url: str) -> str:
+    """Scheme and authority of a serialised http(s) URL (RFC 6454)."""
+    end = url.find("/", 8)
+    return url if end < 0 else url[:end]

@@ -92,11 +92,6 @@ class Document:
         """Whether the page asks that none of its links be followed."""
         return "nofollow" in self.meta_robots
 
-    @property
-    def is_noindex(self) -> bool:
-        """Whether the page asks not to be kept by search engines."""
-        return "noindex" in self.meta_robots
-
     @cached_property
     def language(self) -> str | None:
         """The language tag that the page declares (`<html lang>`, else its content-language), as written."""

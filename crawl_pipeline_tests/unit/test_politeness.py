@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawl_pipeline.domain.politeness import (
-    OUTAGE_CAP,
-    OUTAGE_FAILURES,
     RETRY_BASE,
     RETRY_CAP,
     backoff,
     http_date,
-    outage_backoff,
     retry_after,
 )
 
@@ -94,20 +91,6 @@ def test_backoff_lies_in_the_upper_half_of_a_doubling_ceiling(failures: int, see
 def test_backoff_differs_from_page_to_page() -> None:
     rng = random.Random(1)
     assert len({backoff(1, rng) for _ in range(20)}) == 20
-
-
-def test_host_that_is_down_for_two_minutes_is_asked_at_most_six_times() -> None:
-    at, probes, failures = timedelta(0), 0, OUTAGE_FAILURES
-    while (at := at + outage_backoff(failures)) <= timedelta(minutes=2):
-        probes += 1
-        failures += 1
-    assert 3 <= probes <= 6
-
-
-@pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (4, 0), (5, 5), (6, 10), (7, 20), (10**9, 600)])
-def test_host_waits_from_the_fifth_failure_on(failures: int, seconds: int) -> None:
-    assert outage_backoff(failures) == timedelta(seconds=seconds)
-    assert outage_backoff(failures) <= OUTAGE_CAP
 
 
 def _cases(name: str) -> list[dict[str, Any]]:
