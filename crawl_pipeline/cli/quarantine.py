@@ -15,7 +15,14 @@ from crawl_pipeline.storage import quarantine as store
 from crawl_pipeline.storage import reports
 from crawl_pipeline.storage.quarantine import HELD_REMOVALS, Hold, Quarantined, Sample
 
-REASONS = (Reason.TRIES_EXHAUSTED, Reason.POISON, Reason.TIMEOUT, Reason.KEY_CONFLICT, HELD_REMOVALS)
+REASONS = (
+    Reason.TRIES_EXHAUSTED,
+    Reason.POISON,
+    Reason.TIMEOUT,
+    Reason.KEY_CONFLICT,
+    Reason.UNSTORABLE,
+    HELD_REMOVALS,
+)
 
 
 @click.group()

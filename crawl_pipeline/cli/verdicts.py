@@ -103,7 +103,8 @@ def _because(contract: Contract, page: PageUrl, url: UrlFacts, facts: StoredFact
             release = f"crawl-pipeline quarantine release {contract.source} --url '{url.url}'"
             return f"no decision could be made ({_in_words(url.reason)}); to release it: {release}"
         case UrlState.CANCELLED:
-            ended = f"ended before its first fetch ({_in_words(url.reason)})"
+            when = "ended before its first fetch" if url.last_fetched_at is None else "not to be visited again"
+            ended = f"{when} ({_in_words(url.reason)})"
             return f"{ended}; the next crawl that allows it opens it again"
         case UrlState.REJECTED:
             return _rejected(contract, page, url)
@@ -127,7 +128,7 @@ def _rejected(contract: Contract, page: PageUrl, url: UrlFacts) -> str:
     if url.reason == Reason.GONE:
         return "gone, confirmed by a second visit; looked at again now and then"
     freshness = RevisitPolicy(contract.freshness).freshness(canonical_path(page.canonical))
-    refused = f"a complete answer that is not what the contract asks for ({url.reason})"
+    refused = f"a complete answer that is not what the contract asks for ({_in_words(url.reason)})"
     return f"{refused}; visited again after {span(freshness.window)} ({freshness.rule})"
 
 
@@ -163,8 +164,9 @@ def _in_words(reason: str | None) -> str:
 _REASONS: dict[str, str] = {
     Reason.TRIES_EXHAUSTED: "every try failed",
     Reason.POISON: "workers died with it again and again",
-    Reason.TIMEOUT: "it held its worker longer than fetch.page_timeout",
+    Reason.TIMEOUT: "it was not read within fetch.page_timeout",
     Reason.KEY_CONFLICT: "two of its records have one natural key and differ",
+    Reason.UNSTORABLE: "the database refused its values",
     Reason.ROBOTS: "robots.txt disallows it",
     Reason.SCOPE: "out of scope",
     Reason.MAX_DEPTH: "deeper than limits.max_depth",
@@ -173,4 +175,5 @@ _REASONS: dict[str, str] = {
     Reason.THROTTLED: "the host asked to wait",
     Reason.HOST_DOWN: "the host is down",
     Reason.ROBOTS_UNAVAILABLE: "robots.txt could not be had",
+    Reason.UNREQUESTABLE: "it cannot be put into an HTTP request",
 }

@@ -1,6 +1,6 @@
 """robots.txt: what a site asks of a crawler, by RFC 9309, with the spelling mistakes that Google's parser forgives.
 
-Groups are found here; whether a rule takes a URL is Protego's word. Fetching and expiry belong to `fetching`.
+Groups are found here; whether a rule takes a URL is Protego's word. Fetching and expiry belong to `pipeline.robots_gate`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DELAY = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}", re.ASCII)
 class RobotsVerdict(StrEnum):
     """What the status of a robots.txt answer means (RFC 9309, section 2.3.1)."""
 
-    PARSE = "parse"  # the body holds the rules; 304: the stored body does
+    PARSE = "parse"  # the body holds the rules, if it has any
     ALLOW_ALL = "allow_all"  # there is no robots.txt
     UNAVAILABLE = "unavailable"  # nobody knows: the host waits
 

@@ -32,7 +32,7 @@ BEGIN
   UPDATE queues SET not_before = greatest(not_before, p_until) WHERE host_id = p_host;
 END $$;
 
--- 429 and 503: the host rests for what it asked (p_asked, at least a second: such answers cost no tries), or for 60 s doubling
+-- 429 and 503: the host rests for what it asked (p_asked, at least a second: a 429 costs no try, so nothing else bounds them), or for 60 s doubling
 -- while trouble goes on, with 10 % jitter, at most p_cap; half an hour without rest or trouble is forgiven. Returns until when.
 CREATE OR REPLACE FUNCTION throttle_host(p_host int, p_asked interval, p_cap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE h hosts%ROWTYPE; t timestamptz := clock_timestamp(); v_until timestamptz; v_n int;
