@@ -27,7 +27,7 @@ dev: .venv/.ready  ## The Dagster UI on http://127.0.0.1:3000 with its daemon, t
 	$(BIN)/crawl-pipeline dev $(ARGS)
 
 test: .venv/.ready  ## Every test that needs nothing beyond PyPI
-	$(PYTEST) -m "not drill and not browser and not pg15" $(ARGS)
+	$(PYTEST) -m "not drill" $(ARGS)
 
 check: .venv/.ready  ## Format, lint, types, imports, tests: what CI runs
 	$(BIN)/ruff format --check .
@@ -39,7 +39,7 @@ check: .venv/.ready  ## Format, lint, types, imports, tests: what CI runs
 bench: .venv/.bench  ## The benchmark: a table with ratios
 	$(BIN)/python -m crawl_pipeline_tests.bench $(ARGS)
 
-drill: .venv/.ready  ## Outages played through; needs the Debian packages that .ci/run installs
+drill: .venv/.ready  ## Stress and outages played through: minutes, not seconds
 	$(PYTEST) -m drill $(ARGS)
 
 conformance: .venv/.ready  ## The published test suites of ../shared/corpora
