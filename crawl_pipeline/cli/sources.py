@@ -84,7 +84,7 @@ def list_(as_json: bool) -> None:
         [
             one["source"],
             _state(known.get(name), files.get(name)),
-            ago(known[name].synced_at, now) if name in known else "-",
+            ago(known[name].in_force_since, now) if name in known else "-",
             one["owner"],
             one["description"],
             one["file"],
@@ -104,7 +104,7 @@ def _listed(name: str, loaded: LoadedContract | None, known: reports.KnownSource
         "has_file": loaded is not None,
         "contract_version": loaded.contract.version if loaded else None,
         "version_in_force": known.contract_version if known else None,
-        "in_force_since": known.synced_at if known else None,
+        "in_force_since": known.in_force_since if known else None,
         "paused_at": known.paused_at if known else None,
     }
 

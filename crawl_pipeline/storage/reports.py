@@ -33,7 +33,7 @@ class KnownSource:
     contract_version: str
     contract_file: str | None
     paused_at: datetime | None
-    synced_at: datetime
+    in_force_since: datetime  # when this version of the contract was first used
 
 
 @contextmanager
@@ -103,9 +103,9 @@ def crawl_id_of(text: str) -> UUID | None:
 def _sources(connection: sa.Connection, where: str, **parameters: Any) -> list[KnownSource]:
     statement = sa.text(
         """
-        SELECT source_id, source, CAST(contract AS text) AS contract, contract_version, contract_file,
-               paused_at, synced_at
-          FROM sources
+        SELECT source_id, source, CAST(s.contract AS text) AS contract, contract_version, contract_file,
+               paused_at, coalesce(c.first_used_at, synced_at) AS in_force_since
+          FROM sources s LEFT JOIN contracts c USING (source_id, contract_version)
         """
         + where
     )
