@@ -69,6 +69,7 @@ class Site:
         self.asked: list[Asked] = []
         self.open_now: dict[str, int] = {}
         self.most_open: dict[str, int] = {}
+        self.most_open_in_all = 0
         self.port = 0
 
     def __enter__(self) -> Self:
@@ -141,6 +142,7 @@ class Site:
         self.asked.append(asked)
         self.open_now[asked.host] = self.open_now.get(asked.host, 0) + 1
         self.most_open[asked.host] = max(self.most_open.get(asked.host, 0), self.open_now[asked.host])
+        self.most_open_in_all = max(self.most_open_in_all, sum(self.open_now.values()))
         try:
             answer = self._robots if asked.path == ROBOTS else self._handler(asked)
             if answer.hangs:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from crawl_pipeline.domain.contract import Contract
-from crawl_pipeline.domain.outcomes import UrlState
+from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import CompletedPage, Exchange, FoundLink, KnownVersion
 from crawl_pipeline.domain.urls import canonical_path
+from crawl_pipeline.parsing.extraction import PageTimeout
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
 from crawl_pipeline.pipeline.leases import DatabaseClock
@@ -57,7 +58,12 @@ class Answers:
         links: Sequence[FoundLink] = ()
         if verdict.state is None:
             verdict = Verdict(state=UrlState.ACCEPTED)
-            links = self._sitemaps.links(visit, exchange)
+            try:
+                with self._reader.limited(visit.slot.held.token, visit.claimed.key):
+                    links = self._sitemaps.links(visit, exchange)
+            except PageTimeout:
+                detail = "the sitemap was not read within fetch.page_timeout"
+                verdict = Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail)
         self.decide(visit, verdict, links)
 
     def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
@@ -93,12 +99,11 @@ class Answers:
         """Other rules read the stored version: its hash is made again from its body, so that changed rules alone
         never make a version."""
 
-        def compare(stored: tuple[bytes, str | None] | None) -> None:
+        def compare(stored: tuple[bytes, str | None, str] | None) -> None:
             assert visit.page is not None
             known_hash = None
             if stored is not None:
-                token = visit.slot.held.token
-                known_hash = self._reader.content_hash(stored[0], stored[1], visit.url, visit.page, token)
+                known_hash = self._reader.content_hash(*stored, visit.page, visit.slot.held.token)
             self._complete(visit, exchange, reading, hashed, known_hash)
 
         self._thread.ask(lambda: stored_pages.body(self._database, known.version_id), compare)

@@ -54,12 +54,15 @@ class Claims:
         want = max(batch, min(512, 8 * free))
         is_idle = len(self._leases) == 0
         self._thread.ask(
-            lambda: self._frontier.claim(want=want, batch=batch, share=share, is_idle=is_idle), self._claimed
+            lambda: self._frontier.claim(want=want, batch=batch, share=share, is_idle=is_idle, slots=free),
+            self._claimed,
         )
 
     def next_at(self) -> float | None:
         """When (monotonic) `claim` is worth a call again; None: not before something else happens."""
-        if self._is_asking or self._is_stopped or self._leases.slots >= self._share.in_flight:
+        if self._is_asking or self._is_stopped or self._leases.holds_suspect:
+            return None
+        if self._leases.slots >= self._share.in_flight:
             return None
         return self._next_at
 

@@ -76,7 +76,7 @@ class CrawlLoop:
         self._requests = Requests(contract)
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
-        self._gate = RobotsGate(database, self.thread, contract, on_change=self._robots_changed)
+        self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
         self._sitemaps = SitemapVisits(database, self.thread, contract, source_id)
         self._answers = Answers(
             database,
@@ -91,6 +91,7 @@ class CrawlLoop:
         self._ready: list[tuple[float, int, Slot]] = []
         self._order = itertools.count()
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
+        self._robots_fetches: set[RobotsFetch] = set()
         self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
         self._stop_by: float | None = None
         self.tally = Tally()
@@ -125,15 +126,20 @@ class CrawlLoop:
             for held in self._leases:
                 self._drain(held)
         if now >= self._stop_by:
-            for visit in list(self._visits.values()):
-                self._transport.abort(visit)
+            for hop in [*self._visits.values(), *self._robots_fetches]:
+                self._transport.abort(hop)
         return len(self._leases) == 0 or now >= self._stop_by + grace / 4
 
     def _patience(self) -> float:
         """How long the network may be waited for: until the next start or claim."""
         now = time.monotonic()
-        times = [now + _LONGEST_POLL, self._ready[0][0] if self._ready else None, self._claims.next_at()]
+        next_start = self._ready[0][0] if self._ready and not self._is_full else None
+        times = [now + _LONGEST_POLL, next_start, self._claims.next_at()]
         return max(0.0, min(at for at in times if at is not None) - now)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._transport.in_flight >= self._transport.max_in_flight
 
     # Starts
 
@@ -146,7 +152,7 @@ class CrawlLoop:
 
     def _start_ready(self) -> None:
         now = time.monotonic()
-        while self._ready and self._ready[0][0] <= now:
+        while self._ready and self._ready[0][0] <= now and not self._is_full:
             slot = heapq.heappop(self._ready)[2]
             if slot.hop is not None:
                 self._start_hop(slot, slot.hop, now)
@@ -154,11 +160,23 @@ class CrawlLoop:
                 self._start_next(slot, now)
 
     def _start_hop(self, slot: Slot, hop: Visit | RobotsFetch, now: float) -> None:
-        slot.hop = None
         if slot.held.is_lost or (isinstance(hop, Visit) and not slot.held.may_start(now)):
+            slot.hop = None
             self._give_up(hop)
-        else:
-            self._request(hop, now)
+            return
+        if isinstance(hop, Visit):
+            rules = self._gate.look(hop.url)  # known already, unless the redirect changed the scheme
+            if rules is None:
+                self._wait_for_robots(slot, hop.url, now)
+                return
+            if not self._gate.allows(rules, hop.url):
+                slot.hop = None
+                detail = f"to {hop.url[:300]}: robots.txt disallows it"
+                verdict = Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=detail)
+                self._answers.decide(hop, verdict)
+                return
+        slot.hop = None
+        self._request(hop, now)
 
     def _start_next(self, slot: Slot, now: float) -> None:
         held = slot.held
@@ -191,10 +209,14 @@ class CrawlLoop:
             host_id, until = slot.held.host_id, self._clock.now() + rest
             reason = Reason.ROBOTS_UNAVAILABLE.value
             self.thread.ask(lambda: self._frontier.block_host(host_id, until, reason), lambda _: None)
+            slot.held.parked.append(slot)
             self._drain(slot.held)
         elif self._gate.takes_fetch(origin):
             slot.held.busy += 1
-            self._request(RobotsFetch(slot, origin), now)
+            fetch = RobotsFetch(slot, origin)
+            slot.hop = None
+            self._robots_fetches.add(fetch)
+            self._request(fetch, now)
         else:
             slot.held.parked.append(slot)
 
@@ -241,24 +263,22 @@ class CrawlLoop:
             fetch.hops += 1
             self._hop(fetch, target)
             return
+        self._robots_fetches.discard(fetch)
         held = fetch.slot.held
         held.busy -= 1
+        fetch.slot.hop = fetch.then
         held.parked.append(fetch.slot)
         self._gate.fetched(fetch.origin, exchange, held.host_id, self._source_id)
-        self._settle(held)
+        if held.is_draining:
+            self._drain(held)
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
         hop = self._requests.redirect(visit, exchange)
         if isinstance(hop, str):
-            rules = self._gate.look(hop)  # of the same authority: known, unless the scheme differs
-            if rules is None or self._gate.allows(rules, hop):
-                visit.note(exchange)
-                visit.hops.add(hop)
-                self._hop(visit, hop)
-                return
-            hop = Verdict(
-                state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {hop[:300]}: robots.txt disallows it"
-            )
+            visit.note(exchange)
+            visit.hops.add(hop)
+            self._hop(visit, hop)
+            return
         self._note_failure(visit.slot.held, failed=self._answers.is_host_trouble(exchange, hop))
         if asks_to_wait(exchange):
             self._throttle(visit, exchange)
@@ -329,15 +349,27 @@ class CrawlLoop:
                 self.thread.ask(lambda: self._frontier.release([held.token]), lambda _: None)
 
     def _drain(self, held: HeldLease) -> None:
+        """Start nothing more of it; hops that waited for robots.txt are given up."""
+        hops = [slot.hop for slot in held.parked if slot.hop is not None]
+        for slot in held.parked:
+            slot.hop = None
         held.drain()
         self._settle(held)
+        for hop in hops:
+            self._give_up(hop)
 
     def _give_up(self, hop: Visit | RobotsFetch) -> None:
         """Something started will not be finished: its lease gives the page back."""
-        if isinstance(hop, Visit) and self._visits.get(hop.claimed.key) is hop:
+        held = hop.slot.held
+        held.busy -= 1
+        if isinstance(hop, RobotsFetch):
+            self._robots_fetches.discard(hop)
+            self._gate.hand_back(hop.origin)
+            if hop.then is not None and not isinstance(hop.then, RobotsFetch):
+                self._give_up(hop.then)
+        elif self._visits.get(hop.claimed.key) is hop:
             del self._visits[hop.claimed.key]
-        hop.slot.held.busy -= 1
-        self._drain(hop.slot.held)
+        self._drain(held)
 
     def _lose(self, held: HeldLease) -> None:
         """The lease is another's now, or its commit's answer was lost: stop its requests; nothing of it is stored."""

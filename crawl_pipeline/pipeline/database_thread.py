@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import CompletedPage
+from crawl_pipeline.storage.failures import Failure, classify
 from crawl_pipeline.storage.frontier import Completion, Frontier
 
 GROUP = 64  # most pages of one transaction
@@ -57,6 +58,11 @@ class DatabaseThread(threading.Thread):
         with self._lock:
             self._questions.append((question, reply))
             self._lock.notify()
+
+    def fail(self, error: BaseException) -> None:
+        """Another thread that the loop depends on has ended by an error: the loop ends by it too. Any thread."""
+        self.error = error
+        self._wake()
 
     def replies(self) -> list[Reply]:
         """What the loop is to run now. Raises what ended this thread, if something did."""
@@ -103,7 +109,9 @@ class DatabaseThread(threading.Thread):
     def _commit(self, pages: Sequence[CompletedPage]) -> None:
         try:
             completion = self._frontier.complete(pages)
-        except DBAPIError as error:  # outages are waited out or raised otherwise: it is some page's values
+        except DBAPIError as error:
+            if classify(error) is not Failure.OURS:
+                raise  # endless conflicts; outages are waited out or raised otherwise
             if len(pages) > 1:
                 for page in pages:
                     self._commit([page])

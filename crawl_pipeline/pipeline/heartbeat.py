@@ -40,6 +40,8 @@ class Heartbeat(threading.Thread):
         tokens: Callable[[], Sequence[LeaseToken]],
         counts: Callable[[], tuple[int, int]],
         on_renewed: Renewed,
+        on_failed: Callable[[BaseException], None],
+        stop: threading.Event,
         lease_for: timedelta = LEASE_FOR,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -50,8 +52,9 @@ class Heartbeat(threading.Thread):
         self._tokens = tokens
         self._counts = counts
         self._on_renewed = on_renewed
+        self._on_failed = on_failed
         self._renew_every = lease_for.total_seconds() / 3
-        self._stop = threading.Event()
+        self._stop = stop
 
     def run(self) -> None:
         """Beat until stopped."""
@@ -60,10 +63,13 @@ class Heartbeat(threading.Thread):
             try:
                 self.beat()
                 if time.monotonic() - renewed_at >= self._renew_every:
-                    renewed_at = time.monotonic()
                     self._renew()
+                    renewed_at = time.monotonic()
             except DatabaseUnavailable as error:
                 log.warning("heartbeat_missed", extra={"error": str(error)})
+            except Exception as error:  # leases that nobody renews must not be claimed on
+                self._on_failed(error)
+                return
 
     def stop(self, timeout: float) -> None:
         """End it, and wait until a renewal in flight has ended."""

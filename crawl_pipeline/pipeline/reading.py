@@ -77,7 +77,7 @@ class PageReader:
     ) -> Reading:
         """Read a page: never raises for what is in it, never takes longer than `page_timeout`."""
         try:
-            with self._limited(token, page.key):
+            with self.limited(token, page.key):
                 return self._read(body, content_type, url, page, depth)
         except PageTimeout:
             limit = f"{self._timeout:g} s"
@@ -94,7 +94,7 @@ class PageReader:
     ) -> bytes | None:
         """The content hash of a stored body under today's rules; None when it cannot be read in time."""
         try:
-            with self._limited(token, page.key):
+            with self.limited(token, page.key):
                 document = parse(body, content_type=content_type, url=url)
                 return self._extractor.extract(document, page).content_hash
         except PageTimeout:
@@ -125,7 +125,8 @@ class PageReader:
         )
 
     @contextmanager
-    def _limited(self, token: LeaseToken, key: UrlKey) -> Iterator[None]:
+    def limited(self, token: LeaseToken, key: UrlKey) -> Iterator[None]:
+        """Name a page in hand while it is worked on; PageTimeout is raised in the block after `page_timeout`."""
         if self._hand is not None:
             self._hand.take(token, key)
         self._is_armed = True

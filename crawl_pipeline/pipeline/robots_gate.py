@@ -14,8 +14,9 @@ from datetime import timedelta
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import Exchange, FetchFailure
-from crawl_pipeline.domain.robots import RobotsRules, RobotsVerdict, robots_verdict_for_status
+from crawl_pipeline.domain.robots import LONGEST_ROBOTS, RobotsRules, RobotsVerdict, robots_verdict_for_status
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
+from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.storage import robots
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.robots import RobotsRow
@@ -32,7 +33,7 @@ class OriginRules:
     rules: RobotsRules | None = None
     allows_all: bool = False
     fresh_until: float = 0.0
-    rests: timedelta | None = None  # unavailable: for how long the host rests
+    rests_until: float | None = None  # unavailable: until when (monotonic) the host rests
     is_asked: bool = False
     may_fetch: bool = False
     failures: int = 0
@@ -48,11 +49,13 @@ class RobotsGate:
         database: Database,
         thread: DatabaseThread,
         contract: Contract,
+        clock: DatabaseClock,
         *,
         on_change: Callable[[str], None],
     ) -> None:
         self._database = database
         self._thread = thread
+        self._clock = clock
         self._is_obeyed = contract.politeness.robots == "obey"
         self._user_agent = contract.politeness.user_agent
         self._max_delay = contract.politeness.max_crawl_delay
@@ -64,7 +67,7 @@ class RobotsGate:
         if not self._is_obeyed:
             return OriginRules(allows_all=True)
         known = self._origins.setdefault(origin_of(url), OriginRules())
-        if known.fresh_until > time.monotonic() and known.rests is None:
+        if known.fresh_until > time.monotonic() and known.rests_until is None:
             return known
         self._ask(origin_of(url), known)
         return None
@@ -75,7 +78,9 @@ class RobotsGate:
 
     def rest(self, origin: str) -> timedelta | None:
         """For how long the host rests because its robots.txt cannot be had; None: it is not known to be so."""
-        return self._origins[origin].rests
+        until = self._origins[origin].rests_until
+        left = 0.0 if until is None else until - time.monotonic()
+        return timedelta(seconds=left) if left > 0 else None
 
     def takes_fetch(self, origin: str) -> bool:
         """Whether the caller is to fetch robots.txt now: said once, then it must come back through `fetched`."""
@@ -94,17 +99,16 @@ class RobotsGate:
 
     def fetched(self, origin: str, exchange: Exchange, host_id: int, source_id: int) -> None:
         """The final answer for an origin's robots.txt: store it for all workers, then it is known here."""
+        if exchange.failure is FetchFailure.ABORTED:
+            self.hand_back(origin)
+            return
         known = self._origins[origin]
         known.may_fetch = False
-        status = exchange.status if exchange.failure in (None, FetchFailure.TOO_LARGE) else None
+        status = exchange.status if exchange.failure is None else None
         verdict = robots_verdict_for_status(status)
-        if exchange.failure is FetchFailure.ABORTED:
-            known.is_asked = False
-            self._thread.ask(lambda: robots.hand_back(self._database, origin), lambda _: None)
-            return
         is_unavailable = verdict is RobotsVerdict.UNAVAILABLE
         rest = min(_REST_FIRST * 2 ** min(known.failures, 20), _REST_LONGEST)
-        body = exchange.body if verdict is RobotsVerdict.PARSE else None
+        body = exchange.body[:LONGEST_ROBOTS] if verdict is RobotsVerdict.PARSE else None
         state = {RobotsVerdict.PARSE: "rules", RobotsVerdict.ALLOW_ALL: "allow_all"}.get(verdict, "unavailable")
         detail = exchange.detail or (f"status {exchange.status}" if exchange.status else None)
         fresh_for = rest if is_unavailable else _fresh_for(exchange)
@@ -123,6 +127,11 @@ class RobotsGate:
 
         self._thread.ask(store, lambda row: self._answered(origin, row))
 
+    def hand_back(self, origin: str) -> None:
+        """The fetch that `takes_fetch` gave will not be made or finished: another worker, or this one, may."""
+        self._origins[origin].is_asked = False
+        self._thread.ask(lambda: robots.hand_back(self._database, origin), lambda _: None)
+
     def _ask(self, origin: str, known: OriginRules) -> None:
         now = time.monotonic()
         if known.is_asked or known.may_fetch or now < known.ask_at:
@@ -134,17 +143,17 @@ class RobotsGate:
         known = self._origins[origin]
         known.is_asked = False
         known.failures = row.failures
-        known.rests = None
+        known.rests_until = None
         if row.is_fresh:
-            left = max(0.5, row.expires_at.timestamp() - time.time())
+            until = max(time.monotonic() + 0.5, self._clock.monotonic(row.expires_at))
             if row.state == "unavailable":
-                known.rests = timedelta(seconds=left)
+                known.rests_until = until
                 known.ask_at = time.monotonic() + 1
             else:
                 known.rules = RobotsRules.from_bytes(row.body) if row.body is not None else None
                 known.allows_all = known.rules is None
                 known.sitemaps = known.rules.sitemaps if known.rules else ()
-                known.fresh_until = time.monotonic() + left
+                known.fresh_until = until
         elif row.may_fetch:
             known.may_fetch = True
         else:

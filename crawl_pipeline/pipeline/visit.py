@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
@@ -16,6 +17,7 @@ from crawl_pipeline.pipeline.leases import Slot
 
 MAX_REDIRECTS = 10
 MAX_ROBOTS_REDIRECTS = 5
+MOST_ROBOTS_BYTES = 5_000_000  # the first 500 KiB count (RFC 9309, section 2.5); beyond this it is no robots.txt
 _REDIRECTS = {301, 302, 303, 307, 308}
 
 
@@ -46,10 +48,11 @@ class Visit:
 class RobotsFetch:
     """A request for robots.txt in a slot of the host. `url` is the hop that is requested next or was requested last."""
 
-    __slots__ = ("hops", "origin", "slot", "url")
+    __slots__ = ("hops", "origin", "slot", "then", "url")
 
     def __init__(self, slot: Slot, origin: str) -> None:
         self.slot = slot
+        self.then = slot.hop  # a page's hop that waits for these rules
         self.origin = origin
         self.url = origin + "/robots.txt"
         self.hops = 0
@@ -90,7 +93,7 @@ class Requests:
 
     def robots_request(self, url: str) -> FetchRequest:
         """A request for robots.txt, or a hop of it: without the contract's headers, since it may leave the host."""
-        return self._request(url, dict(self._user_agent), None)
+        return replace(self._request(url, dict(self._user_agent), None), max_bytes=MOST_ROBOTS_BYTES)
 
     def robots_redirect(self, fetch: RobotsFetch, exchange: Exchange) -> str | None:
         """The next hop of a request for robots.txt, of any authority (RFC 9309, section 2.3.1.2: at most five)."""
@@ -103,7 +106,7 @@ class Requests:
     def redirect(self, visit: Visit, exchange: Exchange) -> str | Verdict | None:
         """Where a redirect leads: the next hop, a verdict where it is not followed, None for an answer that is none.
 
-        Followed only within the same authority and the scope; at most `MAX_REDIRECTS` hops.
+        Followed only within the same authority and the scope, never from https to http; at most `MAX_REDIRECTS` hops.
         """
         if exchange.failure is not None or exchange.status not in _REDIRECTS:
             return None
@@ -117,7 +120,9 @@ class Requests:
             return Verdict(
                 state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to no URL of a page: {target.fault.value}"
             )
-        if target.authority != visit.slot.held.lease.authority:
+        if target.authority != visit.slot.held.lease.authority or (
+            visit.url.startswith("https:") and not target.url.startswith("https:")
+        ):
             return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {target.url[:300]}")
         verdict = self._scope.verdict(target)
         if not verdict.allowed and not visit.claimed.is_sitemap:

@@ -8,7 +8,7 @@ from typing import Any
 
 # The parameter types of the functions that take arrays; without them an array of nulls has no type.
 _TYPES = {
-    "claim": "uuid text text int int int interval boolean",
+    "claim": "uuid text text int int int interval boolean interval int int",
     "renew": "uuid[] interval",
     "release": "uuid[]",
     "finished": "uuid",

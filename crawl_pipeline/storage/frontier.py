@@ -30,6 +30,9 @@ from crawl_pipeline.storage.database import Database
 
 # A commit may take this long at the 99th percentile times ten; a renewal is due at a third of it.
 LEASE_FOR = timedelta(seconds=60)
+MOST_SLOTS = 10_000  # as many as a contract's max_in_flight
+_HORIZON = timedelta(seconds=1)  # a host that is ready within it is claimed now: its starts are planned, not waited for
+_MOST_HOSTS = 64  # of one claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +75,18 @@ class Frontier:
         self._stop = stop
         self._compressor = zstandard.ZstdCompressor(level=3)
 
-    def claim(self, *, want: int, batch: int, share: int, is_idle: bool) -> tuple[Lease, ...]:
-        """Lease up to `want` due URLs: at most `batch` URLs and `share` slots a lease.
+    def claim(self, *, want: int, batch: int, share: int, is_idle: bool, slots: int = MOST_SLOTS) -> tuple[Lease, ...]:
+        """Lease up to `want` due URLs: at most `batch` URLs and `share` slots a lease, and `slots` over all leases.
 
         Cost follows the hosts looked at and the URLs taken, never the backlog. `is_idle`: this worker holds nothing,
         so it may be given a suspect, alone.
         """
         rows = self._rows(
-            call("claim", 8),
-            [self._crawl_id, self._run_id, self._worker_id, want, batch, share, self._lease_for, is_idle],
+            call("claim", 11),
+            [
+                *(self._crawl_id, self._run_id, self._worker_id, want, batch, share, self._lease_for, is_idle),
+                *(_HORIZON, _MOST_HOSTS, slots),
+            ],
         )
         return _leases(rows, self._source_id)
 

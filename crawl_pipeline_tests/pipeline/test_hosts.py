@@ -230,3 +230,11 @@ def test_window_shorter_than_the_crawl_does_not_keep_it_from_ending(database: Da
     assert report.stop_reason == "finished"
     assert report.requests == 121
     assert datetime.now(UTC) - begun > timedelta(seconds=1.5)
+
+
+def test_requests_in_flight_stay_within_the_limit_over_many_hosts(database: Database) -> None:
+    """Guard: `p_max_slots` in claim; without it a claim brings more slots than the client may carry."""
+    with Site(lambda asked: Answer(body=page("start").body, delay=0.1), hosts=40) as site:
+        report = crawl(database, contract(site, limits={"max_in_flight": 3}, politeness={"slots": 1}), workers=1)
+    assert report.urls["accepted"] == 40
+    assert 1 < site.most_open_in_all <= 3

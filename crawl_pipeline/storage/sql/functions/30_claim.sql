@@ -32,12 +32,12 @@ BEGIN
 END $$;
 
 -- Leases of up to p_want due URLs over several hosts, one row per URL; URLs of one lease share o_token.
---   p_batch: most URLs of one lease; p_share: most slots of one lease; p_is_idle: the worker holds nothing, so that it may
---   take a suspect (two or more expiries), alone. Claims nothing when the crawl is closed or belongs to another run.
+--   p_batch: most URLs of one lease; p_share: most slots of one lease; p_max_slots: most slots of all; p_is_idle: the worker holds
+--   nothing, so that it may take a suspect (two or more expiries), alone. Claims nothing when the crawl is closed or belongs to another run.
 -- Its cost follows hosts looked at and URLs taken, never the backlog.
 CREATE OR REPLACE FUNCTION claim(
   p_crawl uuid, p_run text, p_worker text, p_want int, p_batch int, p_share int, p_lease_for interval, p_is_idle boolean,
-  p_horizon interval DEFAULT '1 second', p_max_hosts int DEFAULT 64)
+  p_horizon interval DEFAULT '1 second', p_max_hosts int DEFAULT 64, p_max_slots int DEFAULT 1000000)
 RETURNS TABLE (
   o_token uuid, o_host int, o_authority text, o_expires_at timestamptz, o_first_starts timestamptz[], o_period interval,
   o_failures int, o_key uuid, o_url text, o_is_sitemap boolean, o_depth smallint, o_tries smallint, o_expiries smallint, o_outcome text, o_reason text,
@@ -48,6 +48,7 @@ DECLARE
   cr crawls%ROWTYPE; c record; h hosts%ROWTYPE; b record; t timestamptz; v_left int := p_want; v_used smallint[]; v_first timestamptz;
   v_leases int; v_others int; v_ahead int; v_fair int; v_free smallint[]; v_tids tid[]; v_exp smallint[]; v_batch int; v_take int;
   v_keys uuid[]; v_due timestamptz; v_per interval; v_hosts int := 0; v_room bigint; v_upto timestamptz; v_start timestamptz;
+  v_slots int := p_max_slots;
 BEGIN
   PERFORM 1 FROM leases WHERE expires_at < clock_timestamp() LIMIT 1;
   IF FOUND THEN PERFORM requeue_expired(32); END IF;
@@ -61,7 +62,7 @@ BEGIN
     IF FOUND THEN RETURN; END IF;
   END IF;
   v_room := pages_left(p_crawl);
-  IF v_room < 100 * p_want THEN
+  IF v_room < 8 * p_want THEN
     IF NOT pg_try_advisory_xact_lock(7261002, cr.source_id) THEN RETURN; END IF;
     v_left := least(v_left, pages_left(p_crawl));
   END IF;
@@ -78,7 +79,7 @@ BEGIN
         ORDER BY q.ready_at LIMIT p_max_hosts * 2)) k
     ORDER BY k.ready_at, k.lane
   LOOP
-    EXIT WHEN v_left <= 0 OR v_hosts >= p_max_hosts;
+    EXIT WHEN v_left <= 0 OR v_hosts >= p_max_hosts OR v_slots <= 0;
     -- 2. THE GUARD: the host's row lock. All that follows are NEW statements, so that their snapshots see every lease
     --    committed before the lock was had.
     SELECT * INTO h FROM hosts WHERE host_id = c.host_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -108,7 +109,7 @@ BEGIN
       CONTINUE;
     END IF;
     SELECT array_agg(k ORDER BY k) INTO v_free FROM (
-      SELECT k::smallint FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used) ORDER BY k LIMIT greatest(v_fair, 0)) x;
+      SELECT k::smallint FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used) ORDER BY k LIMIT least(greatest(v_fair, 0), v_slots)) x;
     v_batch := least(p_batch, v_left);
     IF v_others > 0 THEN v_batch := least(v_batch, 16); END IF;
     IF h.failures >= 5 THEN                       -- an outage: one probe at a time
@@ -166,7 +167,7 @@ BEGIN
       LOOP v_keys := v_keys || o_key; RETURN NEXT; END LOOP;
       INSERT INTO leases (lease_token, source_id, host_id, crawl_id, run_id, worker_id, lane, slot_nos, url_keys, remaining, claimed_at, expires_at)
         VALUES (o_token, cr.source_id, c.host_id, p_crawl, p_run, p_worker, c.lane, v_free, v_keys, cardinality(v_keys), t, o_expires_at);
-      v_left := v_left - v_take; v_hosts := v_hosts + 1;
+      v_left := v_left - v_take; v_hosts := v_hosts + 1; v_slots := v_slots - cardinality(v_free);
       IF v_exp[1] >= 2 THEN v_left := 0; END IF;
       v_first := CASE WHEN cardinality(v_used) + cardinality(v_free) >= h.slots
                       THEN p_horizon + (SELECT min(l.expires_at) FROM leases l WHERE l.host_id = c.host_id) ELSE t END;
