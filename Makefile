@@ -5,7 +5,8 @@
 
 UV_VERSION := 0.13.9
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest crawl_pipeline_tests -q
+# Three processes on two cores: tests wait for servers, timers and kills more than they compute.
+PYTEST := $(BIN)/python -m pytest crawl_pipeline_tests -q -n 3
 ARGS ?=
 
 # The first Python that fits; `make PYTHON=/path/to/python3.13 test` chooses another.
