@@ -26,6 +26,7 @@ import click
 from crawl_pipeline.cli.output import iso_time, plain
 from crawl_pipeline.errors import CrawlError, UsageError
 from crawl_pipeline.storage.exports import Column, Row
+from crawl_pipeline.storage.folders import sync_folder
 
 IN_MEMORY = 8 << 20  # bytes of an answer to stdout that are kept in memory; more goes to a temporary file
 
@@ -127,7 +128,12 @@ def whole_file(target: Path) -> Iterator[IO[bytes]]:
             with suppress(OSError):
                 os.unlink(name)
             raise
-        _sync_folder(target.parent)
+    try:
+        sync_folder(target.parent)
+    except OSError as error:
+        raise CrawlError(
+            f'"{target}" is written, but its folder could not be synced ({error.strerror}); a power cut may undo it'
+        ) from error
 
 
 def _mode(target: Path) -> int:
@@ -137,14 +143,6 @@ def _mode(target: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import crawl_pipeline
 from crawl_pipeline.errors import DatabaseUnavailable, InfrastructureError
 from crawl_pipeline.settings import Settings
 from crawl_pipeline.storage.database import with_driver
+from crawl_pipeline.storage.folders import make_home
 from crawl_pipeline.storage.opening import dagster_url
 
 HOME_VARIABLE = "DAGSTER_HOME"
@@ -27,8 +28,7 @@ def prepare_instance(settings: Settings) -> Path:
     Child processes inherit the environment, so that they use the same instance. A `dagster.yaml` that a person
     changed in the folder is kept. Raises InfrastructureError.
     """
-    home = settings.home / "dagster"
-    home.mkdir(parents=True, exist_ok=True)
+    home = make_home(settings.home / "dagster")
     _put_configuration(home / "dagster.yaml")
     url = dagster_url(settings)
     if settings.dagster_url is None and settings.database_url is not None:

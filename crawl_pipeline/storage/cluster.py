@@ -5,7 +5,6 @@ Every method but `postmaster` expects the caller to hold the folder's lock; who 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -23,6 +22,7 @@ import psutil
 
 from crawl_pipeline.errors import InfrastructureError
 from crawl_pipeline.storage.filelock import try_lock
+from crawl_pipeline.storage.folders import sync_folder
 from crawl_pipeline.storage.programs import major_version, run_program, server_user
 
 SUPERUSER = "postgres"
@@ -96,7 +96,7 @@ class Cluster:
             raise InfrastructureError(
                 f"{self.folder} is not a PostgreSQL data folder; move it away or choose another CRAWL_HOME"
             ) from error
-        _sync_folder(self.folder.parent)
+        sync_folder(self.folder.parent)
 
     def postmaster(self) -> Postmaster | None:
         """The live server, or None. A left-over pid file, or one whose pid now belongs to another program, is None."""
@@ -227,14 +227,3 @@ class Cluster:
                 f"{self.folder} was made by PostgreSQL {made_by}, and this is {ours}; move its data "
                 f"with pg_dump of that version, or choose another CRAWL_HOME"
             )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # some file systems cannot sync a folder
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)

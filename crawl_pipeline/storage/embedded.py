@@ -22,6 +22,7 @@ import psycopg
 from crawl_pipeline.errors import DatabaseUnavailable, InfrastructureError
 from crawl_pipeline.storage.cluster import READY_WITHIN, STOPPED_WITHIN, SUPERUSER, Cluster
 from crawl_pipeline.storage.filelock import file_lock, open_locked, try_lock
+from crawl_pipeline.storage.folders import make_home
 from crawl_pipeline.storage.programs import bundled_binaries
 
 DATABASES = ("crawl", "dagster")
@@ -56,9 +57,7 @@ class EmbeddedServer:
         In one process every call returns the same object and is undone by one `release` (all are, at exit).
         Any number of processes may do so at once. After SIGKILL of anything the next call mends what is left.
         """
-        home = home.absolute()
-        home.mkdir(parents=True, exist_ok=True)
-        home = home.resolve()
+        home = make_home(home.absolute()).resolve()
         with cls._guard:
             server = cls._attached.get(home)
             if server is None:

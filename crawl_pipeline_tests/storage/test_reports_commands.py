@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from crawl_pipeline.cli import main
+from crawl_pipeline.pipeline.contract_files import LoadedContract
+from crawl_pipeline.pipeline.crawl import sync_source
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.commanding import Desk
 from crawl_pipeline_tests.storage.filled import CONTRACT, fill
@@ -51,6 +55,23 @@ def test_the_list_tells_new_active_changed_paused_and_orphaned_sources_apart(des
     assert "no file" in desk.run("sources", "list")
     (listed,) = desk.json("sources", "list")
     assert (listed["source"], listed["has_file"], listed["paused_at"]) == ("shop", False, None)
+
+
+def test_a_contract_is_in_force_since_its_version_was_first_used(desk: Desk, database: Database) -> None:
+    filled = fill(database)
+    with database.connection() as connection:
+        connection.execute(sa.text("UPDATE contracts SET first_used_at = '2020-01-02T03:04:05Z'"))
+    sync_source(database, LoadedContract(contract=filled.contract, file=desk.folder / "shop.yaml", text=""))
+    assert [one["in_force_since"] for one in desk.json("sources", "list")] == ["2020-01-02T03:04:05.000000Z"]
+
+
+def test_a_home_that_cannot_be_a_folder_is_refused_in_a_sentence(desk: Desk) -> None:
+    desk.folder.joinpath("home").write_text("")
+    embedded = {**desk.environment, "CRAWL_DATABASE_URL": ""}
+    for arguments in (["status"], ["db", "url"]):
+        result = CliRunner(env=embedded).invoke(main, arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "cannot be made a folder (File exists); choose another" in result.stderr
 
 
 def test_a_pause_keeps_its_time_and_ends_once(desk: Desk, database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -121,6 +122,29 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         pass
     with pytest.raises(UsageError, match="cannot write to the folder"), whole_file(tmp_path / "none" / "records"):
         pass
+
+
+def test_a_folder_that_cannot_be_synced_spoils_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems sync no folder (EINVAL); where one fails, nobody hears that nothing was written."""
+    sync, failure = os.fsync, errno.EINVAL
+
+    def fails_for_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(failure, os.strerror(failure))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails_for_folders)
+    target = tmp_path / "records"
+    with whole_file(target) as stream:
+        stream.write(b"new")
+    assert target.read_bytes() == b"new"
+    failure = errno.EIO
+    with (
+        pytest.raises(CrawlError, match="is written, but its folder"),
+        whole_file(target) as stream,
+    ):
+        stream.write(b"newer")
+    assert target.read_bytes() == b"newer"
 
 
 def test_parquet_is_refused_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
