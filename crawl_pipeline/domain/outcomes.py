@@ -17,7 +17,7 @@ class UrlState(StrEnum):
     UNCHANGED = "unchanged"  # `complete`: 304, or the content hash equals the stored version's
     REJECTED = "rejected"  # `complete`: a complete answer that does not meet the contract
     QUARANTINED = "quarantined"  # `complete` (tries, key conflict) or `charge` (kills or stalls its worker)
-    CANCELLED = "cancelled"  # scope or robots, fetched before or not; a limit or the deadline, before it was ever fetched
+    CANCELLED = "cancelled"  # scope, robots; a limit or the deadline before its first fetch
 
 
 class Reason(StrEnum):
@@ -70,4 +70,4 @@ class StopReason(StrEnum):
     MAX_PAGES = "max_pages"
     MAX_DURATION = "max_duration"
     STOPPED = "stopped"  # asked to stop: the crawl stays open and is resumed
-    FAILED = "failed"  # infrastructure: it stays open and is resumed, or is closed so when the next run is of another kind
+    FAILED = "failed"  # infrastructure: resumed, or closed as this if the next run is of another kind

@@ -1,6 +1,6 @@
 """robots.txt: what a site asks of a crawler, by RFC 9309, with the spelling mistakes that Google's parser forgives.
 
-Groups are found here; whether a rule takes a URL is Protego's word. Fetching and expiry belong to `pipeline.robots_gate`.
+Groups are found here; whether a rule takes a URL is Protego's word. Fetching and expiry are `pipeline.robots_gate`'s.
 """
 
 from __future__ import annotations
