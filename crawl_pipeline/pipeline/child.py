@@ -1,7 +1,8 @@
-"""A worker process: `python -m crawl_pipeline.pipeline.child`, started by the supervisor and no one else.
+"""A worker process: `python -m crawl_pipeline.pipeline.child`, started by the supervisor or a re-extraction.
 
 Reads its orders as one line of JSON from standard input, then crawls until that pipe closes: a stop, or the parent's
-death. Imports no Dagster. Exit codes: 0 stopped as asked, 75 infrastructure (the sentence is on standard output).
+death. Imports no Dagster. Exit codes: 0 stopped as asked; `orders.exit_code` where it gave up, with the sentence on
+standard output.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from crawl_pipeline.pipeline.crawl_loop import CrawlLoop
 from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.heartbeat import Heartbeat
 from crawl_pipeline.pipeline.leases import DatabaseClock, LeaseTable
-from crawl_pipeline.pipeline.orders import EXIT_INFRASTRUCTURE, Orders
+from crawl_pipeline.pipeline.orders import Orders, exit_code
 from crawl_pipeline.pipeline.processes import machine_name
 from crawl_pipeline.pipeline.re_extract import read_stale
 from crawl_pipeline.pipeline.reading import PageReader
@@ -48,7 +49,7 @@ def main() -> int:
             _re_extract(orders, stop)
     except CrawlError as error:
         os.write(report, str(error).encode())
-        return EXIT_INFRASTRUCTURE
+        return exit_code(error)
     return 0
 
 
@@ -89,6 +90,7 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
         leases.renewed(asked, living)
         transport.wake()
 
+    pulse_stop = threading.Event()
     heartbeat = Heartbeat(
         pulse,
         Frontier(
@@ -98,12 +100,15 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
             run_id=orders.run_id,
             worker_id=orders.worker_id,
             lease_for=lease_for,
+            stop=pulse_stop,
         ),
         clock,
         worker_id=orders.worker_id,
         tokens=leases.tokens,
         counts=counts,
         on_renewed=on_renewed,
+        on_failed=loop.thread.fail,
+        stop=pulse_stop,
         lease_for=lease_for,
     )
     _stop_when_told(stop, transport.wake)

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.contract_records import RecordRule
 from crawl_pipeline.domain.outcomes import Reason, StopReason
 from crawl_pipeline.domain.pages import CrawlId, PageUrl
 from crawl_pipeline.domain.urls import Canonicalizer
@@ -25,7 +26,7 @@ from crawl_pipeline.pipeline.sitemap_visits import seed_origins
 from crawl_pipeline.pipeline.visit import Requests
 from crawl_pipeline.storage import crawls, robots, sources
 from crawl_pipeline.storage.crawls import CrawlRow
-from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.database import Database, long_statements
 from crawl_pipeline.storage.sources import Removal, SourceRow
 
 # What a limit cancelled is allowed again by the next crawl; what the contract cancelled, by a changed contract.
@@ -96,13 +97,15 @@ def open_crawl(database: Database, loaded: LoadedContract, *, run_id: str, optio
     contract = loaded.contract
     Extractor(contract)  # what the workers would stumble over is said before they start
     Requests(contract)
-    source_id = sync_source(database, loaded)
+    source_id = find_or_add_source(database, loaded)
     if database.retry(lambda connection: sources.is_paused(connection, source_id)):
         raise UsageError(
             f'"{contract.source}" is paused; crawl-pipeline sources resume {contract.source} lets it go on'
         )
     row, is_resumed = _hold(database, source_id, contract, run_id, "crawl", options)
+    sync_source(database, loaded)  # not before: a launch that is refused changes nothing of the crawl that lives
     _prepare(database, contract, row)
+    _goes_on_under(database, row, contract)
     return database.retry(lambda connection: _opened(connection, row, contract.to_json(), is_resumed))
 
 
@@ -113,9 +116,7 @@ def load_open_crawl(database: Database, source: str, run_id: str) -> OpenedCrawl
         row = crawls.find_held(connection, source, run_id)
         if row is None:
             raise UsageError(f'no open crawl of "{source}" is held by run {run_id}; another run may have taken it over')
-        contract = connection.execute(
-            sa.text("SELECT CAST(contract AS text) FROM sources WHERE source_id = :s"), {"s": row.source_id}
-        ).scalar_one()
+        contract = sources.contract_text(connection, row.source_id, row.contract_version)
         return _opened(connection, row, contract, True)
 
     return database.retry(work)
@@ -137,45 +138,71 @@ def close_crawl(database: Database, crawl: OpenedCrawl) -> CrawlReport:
         sources.cancel_queued(database, crawl.source_id, Reason.DEADLINE.value)
     contract = Contract.from_json(crawl.contract)
     crawls.fold_counters(database)
+    holds = apply_removals(database, crawl.source_id, crawl.crawl_id, contract)
 
     def finish(connection: sa.Connection) -> CrawlReport:
-        removals = apply_removals(connection, crawl.source_id, crawl.crawl_id, contract)
         crawls.close(connection, crawl.crawl_id, ending)
-        return _report(connection, crawl, ending, removals)
+        return _report(connection, crawl, ending, holds)
 
     return database.retry(finish)
 
 
-def apply_removals(
-    connection: sa.Connection, source_id: int, crawl_id: CrawlId, contract: Contract
-) -> tuple[Removal, ...]:
-    """Let records go that no page yields any more, or hold them, by each record type's guard."""
-    return tuple(
-        sources.apply_removals(connection, source_id, crawl_id, rule.type, rule.guard.max_drop)
+def apply_removals(database: Database, source_id: int, crawl_id: CrawlId, contract: Contract) -> tuple[Removal, ...]:
+    """Let records go that no page yields any more, or hold them, by each record type's guard. Returns what is held.
+
+    What went is in the crawl's counters, so that a repetition after a kill reports it too.
+    """
+    removals = [
+        database.retry(
+            lambda connection, rule=rule: _apply_removals(connection, source_id, crawl_id, rule)  # type: ignore[misc]
+        )
         for rule in contract.records
-    )
+    ]
+    return tuple(removal for removal in removals if not removal.is_applied)
+
+
+def _apply_removals(connection: sa.Connection, source_id: int, crawl_id: CrawlId, rule: RecordRule) -> Removal:
+    removal = sources.apply_removals(connection, source_id, crawl_id, rule.type, rule.guard.max_drop)
+    if removal.is_applied and removal.missing:
+        crawls.add_counts(connection, source_id, crawl_id, {"records_gone": removal.missing})
+    return removal
 
 
 def sync_source(database: Database, loaded: LoadedContract) -> int:
     """Put a contract in force. Returns the source's id."""
-    contract = loaded.contract
-    return sources.sync(
-        database,
-        SourceRow(
-            source=contract.source,
-            contract=contract.to_json(),
-            contract_version=contract.version,
-            contract_file=str(loaded.file),
-            slots=contract.politeness.slots,
-            min_delay=contract.politeness.min_delay,
-            max_urls=contract.limits.max_urls,
-        ),
+    return sources.sync(database, _source_row(loaded))
+
+
+def find_or_add_source(database: Database, loaded: LoadedContract) -> int:
+    """The source's id; its contract is put in force only where the source is new."""
+    return sources.find_or_add(database, _source_row(loaded))
+
+
+def hold_for_re_extraction(database: Database, source_id: int, loaded: LoadedContract, run_id: str) -> CrawlRow:
+    """Hold the source for a re-extraction, then put its contract in force. Raises CrawlInProgress."""
+    row, _ = _hold(database, source_id, loaded.contract, run_id, "re_extraction", CrawlOptions())
+    sync_source(database, loaded)
+    _goes_on_under(database, row, loaded.contract)
+    return row
+
+
+def _goes_on_under(database: Database, row: CrawlRow, contract: Contract) -> None:
+    database.retry(
+        lambda connection: crawls.set_contract_version(connection, row.crawl_id, row.holder.run_id, contract.version)
     )
 
 
-def hold_for_re_extraction(database: Database, source_id: int, contract: Contract, run_id: str) -> CrawlRow:
-    """Hold the source for a re-extraction. Raises CrawlInProgress."""
-    return _hold(database, source_id, contract, run_id, "re_extraction", CrawlOptions())[0]
+def _source_row(loaded: LoadedContract) -> SourceRow:
+    contract = loaded.contract
+    return SourceRow(
+        source=contract.source,
+        contract=contract.to_json(),
+        contract_version=contract.version,
+        contract_file=str(loaded.file),
+        slots=contract.politeness.slots,
+        min_delay=contract.politeness.min_delay,
+        max_urls=contract.limits.max_urls,
+    )
 
 
 def _hold(
@@ -234,11 +261,13 @@ def _take_over(database: Database, row: CrawlRow, run_id: str, kind: str) -> Cra
 def _prepare(database: Database, contract: Contract, row: CrawlRow) -> None:
     previous = database.retry(lambda connection: crawls.find_previous(connection, row.source_id, row.opened_at))
     reasons = list(_LIMITS)
-    if previous is not None:
-        if previous.contract_version != contract.version:
-            reasons += [*_RULES, Reason.ROBOTS.value]
-        elif database.retry(lambda connection: robots.any_changed_since(connection, previous.opened_at)):
-            reasons.append(Reason.ROBOTS.value)
+    is_changed = row.contract_version != contract.version  # since this crawl was opened, or the one before
+    if is_changed or (previous is not None and previous.contract_version != contract.version):
+        reasons += [*_RULES, Reason.ROBOTS.value]
+    elif previous is not None and database.retry(
+        lambda connection: robots.any_changed_since(connection, previous.opened_at)
+    ):
+        reasons.append(Reason.ROBOTS.value)
     sources.reopen_cancelled(database, row.source_id, reasons)
     if row.options.get("force"):
         sources.make_all_due(database, row.source_id, row.opened_at)
@@ -281,7 +310,7 @@ def _opened(connection: sa.Connection, row: CrawlRow, contract: str, is_resumed:
     )
 
 
-def _report(connection: sa.Connection, crawl: OpenedCrawl, ending: str, removals: tuple[Removal, ...]) -> CrawlReport:
+def _report(connection: sa.Connection, crawl: OpenedCrawl, ending: str, holds: tuple[Removal, ...]) -> CrawlReport:
     counts = crawls.counts(connection, crawl.source_id, crawl.crawl_id)
     totals = _totals(connection, crawl.source_id)
     pages, others = crawls.requests(connection, crawl.crawl_id)
@@ -300,7 +329,7 @@ def _report(connection: sa.Connection, crawl: OpenedCrawl, ending: str, removals
         records_added=counts.get("records_added", 0),
         records_changed=counts.get("records_changed", 0),
         records_missing=counts.get("records_missing", 0),
-        records_gone=sum(removal.missing for removal in removals if removal.is_applied),
+        records_gone=counts.get("records_gone", 0),
         records=totals["records"],
         page_versions=totals["page_versions"],
         new_urls=counts.get("new_urls", 0),
@@ -308,22 +337,17 @@ def _report(connection: sa.Connection, crawl: OpenedCrawl, ending: str, removals
         elapsed=float(elapsed),
         pages_per_second=done / float(elapsed) if elapsed else 0.0,
         next_due_at=crawls.next_due(connection, crawl.source_id),
-        holds=tuple(removal for removal in removals if not removal.is_applied),
+        holds=holds,
     )
 
 
 def _totals(connection: sa.Connection, source_id: int) -> Mapping[str, Any]:
-    return dict(
-        connection.execute(
-            sa.text("""
-                SELECT (SELECT count(*) FROM records WHERE source_id = :s AND gone_at IS NULL) AS records,
-                       (SELECT count(*) FROM page_versions WHERE source_id = :s) AS page_versions
-            """),
-            {"s": source_id},
-        )
-        .one()
-        ._mapping
-    )
+    statement = sa.text("""
+        SELECT (SELECT count(*) FROM records WHERE source_id = :s AND gone_at IS NULL) AS records,
+               (SELECT count(*) FROM page_versions WHERE source_id = :s) AS page_versions
+    """)
+    with long_statements(connection):
+        return dict(connection.execute(statement, {"s": source_id}).one()._mapping)
 
 
 def uuid7() -> uuid.UUID:

@@ -5,7 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-EXIT_INFRASTRUCTURE = 75  # the worker gave up for the machine's sake; the sentence is on its standard output
+from crawl_pipeline.errors import CrawlError, DatabaseUnavailable, InfrastructureError, UsageError
+
+# What a worker gave up for, by its exit code; the sentence is on its standard output. The first class that fits counts.
+_GAVE_UP: dict[int, type[CrawlError]] = {64: UsageError, 69: DatabaseUnavailable, 75: InfrastructureError}
+
+
+def exit_code(error: CrawlError) -> int:
+    """What a worker exits with when it gives up for `error`."""
+    return next((code for code, kind in _GAVE_UP.items() if isinstance(error, kind)), 75)
+
+
+def error_of(code: int, sentence: str) -> CrawlError | None:
+    """What a worker gave up for; None where its exit code says nothing of the kind."""
+    kind = _GAVE_UP.get(code)
+    return kind(sentence or "a worker gave up and did not say why") if kind is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import StopReason
 from crawl_pipeline.domain.pages import CrawlId, LeaseToken
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
-from crawl_pipeline.errors import CrawlInProgress, DatabaseUnavailable, InfrastructureError, WorkersKeepDying
+from crawl_pipeline.errors import CrawlInProgress, InfrastructureError, WorkersKeepDying
 from crawl_pipeline.parsing.extraction import Extractor
 from crawl_pipeline.pipeline.contract_files import LoadedContract
-from crawl_pipeline.pipeline.crawl import apply_removals, hold_for_re_extraction, sync_source
+from crawl_pipeline.pipeline.crawl import apply_removals, find_or_add_source, hold_for_re_extraction
 from crawl_pipeline.pipeline.orders import Orders
 from crawl_pipeline.pipeline.reading import PageReader
 from crawl_pipeline.pipeline.worker_process import End, WorkerProcess
@@ -59,23 +59,19 @@ def re_extract(
     """
     contract = loaded.contract
     extractor_version = Extractor(contract).version
-    source_id = sync_source(database, loaded)
+    source_id = find_or_add_source(database, loaded)
     counts: dict[str, int] = {}
     if pages.stale(database, source_id, extractor_version, None, 1):
-        row = hold_for_re_extraction(database, source_id, contract, run_id)
+        row = hold_for_re_extraction(database, source_id, loaded, run_id)
         _supervise(database, contract, row, extractor_version, stop or threading.Event())
+        apply_removals(database, source_id, row.crawl_id, contract)
 
         def finish(connection: sa.Connection) -> dict[str, int]:
-            apply_removals(connection, source_id, row.crawl_id, contract)
             crawls.close(connection, row.crawl_id, StopReason.FINISHED)
             return crawls.counts(connection, source_id, row.crawl_id)
 
         counts = database.retry(finish)
-    records = database.retry(
-        lambda connection: connection.execute(
-            sa.text("SELECT count(*) FROM records WHERE source_id = :s AND gone_at IS NULL"), {"s": source_id}
-        ).scalar_one()
-    )
+    records = database.retry(lambda connection: sources.count_records(connection, source_id))
     names = ("re_extracted", "skipped", "records_added", "records_changed", "records_missing", "new_urls")
     return ReExtractReport(source=contract.source, records=records, **{name: counts.get(name, 0) for name in names})
 
@@ -89,8 +85,8 @@ def _supervise(
         worker = WorkerProcess(_orders(contract, row), database.url)
         end = _watch(database, contract, row, worker, stop)
         worker.close()
-        if end.infrastructure is not None:
-            raise DatabaseUnavailable(end.infrastructure)
+        if end.error is not None:
+            raise end.error
         if stop.is_set():
             raise InfrastructureError(f'the re-extraction of "{row.source}" was stopped; the next one goes on with it')
         if end.ended_by == "exit 0":
@@ -169,7 +165,7 @@ def _read(
             new_urls=0,
             records=None,
         )
-    reading = reader.read(stored.body, stored.content_type, stored.url, page, _NO_LEASE, stored.depth)
+    reading = reader.read(stored.body, stored.content_type, stored.final_url, page, _NO_LEASE, stored.depth)
     found = [link.page for link in reading.links]
     new_urls = 0
     if found:

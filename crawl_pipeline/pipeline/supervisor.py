@@ -89,7 +89,8 @@ class Supervisor:
     def run(self) -> str:
         """Work until the crawl ends; returns the ending (a StopReason) and remembers it for `close_crawl`.
 
-        Raises DatabaseUnavailable or WorkersKeepDying; the crawl then stays open, to be resumed.
+        Raises what a worker gave up for, DatabaseUnavailable or WorkersKeepDying; the crawl then stays open, to be
+        resumed.
         """
         try:
             ending = self._supervise()
@@ -201,17 +202,12 @@ class Supervisor:
     def _ended(self, worker: WorkerProcess, end: End) -> None:
         pages, others, _ = worker.hand.counts()
         worker.close()
-
-        def settle(connection: sa.Connection) -> str | None:
-            state = None
-            if end.held is not None:
-                state = crawls.charge(connection, end.held.token, end.held.key, is_stalled=end.is_stalled)
-            crawls.end_worker(connection, worker.worker_id, end.ended_by, pages, others)
-            return state
-
-        charged = self._database.retry(settle)
-        if end.infrastructure is not None:
-            raise DatabaseUnavailable(end.infrastructure)
+        charged = self._charge(end)  # a transaction of its own: it locks up to queues, the next one begins with leases
+        self._database.retry(
+            lambda connection: crawls.end_worker(connection, worker.worker_id, end.ended_by, pages, others)
+        )
+        if end.error is not None:
+            raise end.error
         self._deaths = 0 if charged is not None or end.pages_finished else self._deaths + 1
         self._start_at = time.monotonic() + min(5.0, 0.1 * 2**self._deaths if self._deaths else 0.0)
         log.warning(
@@ -224,6 +220,14 @@ class Supervisor:
                 f"worker processes ended {self._deaths} times in a row without finishing a page, the last by "
                 f"{end.ended_by}; its last words: {last}. Mend that, then run the same command again"
             )
+
+    def _charge(self, end: End) -> str | None:
+        held = end.held
+        if held is None:
+            return None
+        return self._database.retry(
+            lambda connection: crawls.charge(connection, held.token, held.key, is_stalled=end.is_stalled)
+        )
 
     def _end_all(self) -> None:
         """Stop every worker within the grace time; what they held is given back, by them or for them."""

@@ -13,8 +13,9 @@ from typing import IO
 
 import psutil
 
+from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.pipeline.hand import Hand, Held
-from crawl_pipeline.pipeline.orders import EXIT_INFRASTRUCTURE, Orders
+from crawl_pipeline.pipeline.orders import Orders, error_of
 
 _STALL_MARGIN = 1.0  # seconds beyond `page_timeout`, by when the worker's own timer has failed to stop the page
 
@@ -26,7 +27,7 @@ class End:
     ended_by: str
     held: Held | None
     is_stalled: bool
-    infrastructure: str | None  # the sentence, where the worker gave up for the machine's sake
+    error: CrawlError | None  # what the worker gave up for
     last_words: str  # of its standard error
     pages_finished: int
 
@@ -108,7 +109,7 @@ class WorkerProcess:
             ended_by=f"signal {-code}" if code < 0 else f"exit {code}",
             held=self._stalled or (self.hand.held() if code != 0 else None),
             is_stalled=self._stalled is not None,
-            infrastructure=said or "a worker gave up" if code == EXIT_INFRASTRUCTURE else None,
+            error=error_of(code, said),
             last_words=self._errors.read().decode("utf-8", "replace").strip(),
             pages_finished=self.hand.counts()[2],
         )

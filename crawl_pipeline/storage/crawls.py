@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from crawl_pipeline.domain.pages import CrawlId, LeaseToken, UrlKey
 from crawl_pipeline.storage.arguments import call
-from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.database import Database, long_statements
 
 NIL = UUID(int=0)
 
@@ -145,17 +145,23 @@ def take_over(connection: sa.Connection, crawl: CrawlRow, holder: Holder) -> boo
     if result.rowcount != 1:
         return False
     # A worker that died with its run said its counts up to a second before: what it stored since counts too.
-    connection.execute(
-        sa.text("""
-            UPDATE workers w SET ended_at = clock_timestamp(), ended_by = 'its run died',
-                   requests = greatest(w.requests, (
-                     SELECT count(*) FROM fetches f JOIN urls u USING (source_id, url_key)
-                      WHERE f.started_at >= w.started_at - interval '1 minute' AND f.worker_id = w.worker_id
-                        AND NOT u.is_sitemap))
-             WHERE w.crawl_id = :crawl_id AND w.ended_at IS NULL
-        """),
-        {"crawl_id": crawl.crawl_id},
-    )
+    with long_statements(connection):
+        connection.execute(
+            sa.text("""
+                WITH dead AS (
+                  SELECT worker_id, started_at FROM workers WHERE crawl_id = :crawl_id AND ended_at IS NULL),
+                stored AS (
+                  SELECT f.worker_id, count(*) AS n FROM fetches f JOIN urls u USING (source_id, url_key)
+                   WHERE f.started_at >= (SELECT min(started_at) FROM dead) - interval '1 minute'
+                     AND f.worker_id IN (SELECT worker_id FROM dead) AND f.source_id = :source_id AND NOT u.is_sitemap
+                   GROUP BY 1)
+                UPDATE workers w SET ended_at = clock_timestamp(), ended_by = 'its run died',
+                       requests = greatest(w.requests, s.n)
+                  FROM dead d LEFT JOIN stored s USING (worker_id)
+                 WHERE w.worker_id = d.worker_id AND w.ended_at IS NULL
+            """),
+            {"crawl_id": crawl.crawl_id, "source_id": crawl.source_id},
+        )
     release_crawl(connection, crawl.crawl_id)
     return True
 
@@ -170,6 +176,17 @@ def heartbeat(connection: sa.Connection, crawl_id: CrawlId, run_id: str) -> bool
         {"crawl_id": crawl_id, "run_id": run_id},
     )
     return result.rowcount == 1
+
+
+def set_contract_version(connection: sa.Connection, crawl_id: CrawlId, run_id: str, contract_version: str) -> None:
+    """A resumed crawl goes on under this version of its contract, while the run holds it."""
+    connection.execute(
+        sa.text("""
+            UPDATE crawls SET contract_version = :version
+             WHERE crawl_id = :crawl_id AND run_id = :run_id AND state = 'open' AND contract_version <> :version
+        """),
+        {"crawl_id": crawl_id, "run_id": run_id, "version": contract_version},
+    )
 
 
 def set_ending(connection: sa.Connection, crawl_id: CrawlId, run_id: str, ending: str) -> None:
@@ -274,6 +291,14 @@ def counts(connection: sa.Connection, source_id: int, crawl_id: UUID = NIL) -> d
     return {row.name: int(row.n) for row in rows}
 
 
+def add_counts(connection: sa.Connection, source_id: int, crawl_id: CrawlId, numbers: Mapping[str, int]) -> None:
+    """Add to a crawl's counters, in the transaction that did what they count."""
+    connection.execute(
+        sa.text("INSERT INTO counter_deltas (source_id, crawl_id, name, n) VALUES (:s, :c, :name, :n)"),
+        [{"s": source_id, "c": crawl_id, "name": name, "n": n} for name, n in numbers.items()],
+    )
+
+
 def requests(connection: sa.Connection, crawl_id: CrawlId) -> tuple[int, int]:
     """Requests for pages that the crawl started, and others (robots.txt, sitemaps), those of dead workers included."""
     row = connection.execute(
@@ -288,12 +313,16 @@ def requests(connection: sa.Connection, crawl_id: CrawlId) -> tuple[int, int]:
 
 
 def sources_due(database: Database) -> list[str]:
-    """Unpaused sources without an open crawl that have a URL due now (hosts that rest do not count)."""
+    """Unpaused sources that have a URL due now (hosts that rest do not count), no open crawl, and whose last crawl
+    opened `freshness.min` ago or earlier.
+    """
     statement = sa.text("""
         SELECT s.source FROM sources s
          WHERE s.paused_at IS NULL
            AND EXISTS (SELECT 1 FROM queues q WHERE q.source_id = s.source_id AND q.ready_at <= clock_timestamp())
            AND NOT EXISTS (SELECT 1 FROM crawls c WHERE c.source_id = s.source_id AND c.state = 'open')
+           AND coalesce((SELECT max(c.opened_at) FROM crawls c WHERE c.source_id = s.source_id AND c.kind = 'crawl')
+                        + CAST(s.contract -> 'freshness' ->> 'min' AS interval) <= clock_timestamp(), true)
          ORDER BY 1
     """)
     return database.retry(lambda connection: [row[0] for row in connection.execute(statement)])

@@ -21,11 +21,12 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from crawl_pipeline.errors import DatabaseUnavailable, UsageError
-from crawl_pipeline.storage.failures import Failure, classify, one_line
+from crawl_pipeline.storage.failures import Failure, classify, has_timed_out, one_line
 
 T = TypeVar("T")
 
 ANSWER_WITHIN = 20.0  # seconds, beyond the server's own limits
+LONG = timedelta(minutes=10)  # for one statement over a whole source
 MAX_CONFLICTS = 20
 FIRST_PAUSE = 0.05  # seconds
 LONGEST_PAUSE = 2.0
@@ -187,6 +188,12 @@ class Database:
         host = url.host or url.query.get("host") or "the default socket"
         where = f"{host}:{url.port}" if url.port else f"{host}"
         tried = f" for {waited.total_seconds():.0f} s" if waited else ""
+        if has_timed_out(error):
+            return DatabaseUnavailable(
+                f'a statement took too long in database "{url.database}" at {where}, tried{tried or " once"}: '
+                f"{one_line(error)}; see in pg_stat_activity what the server is busy with, then run the same command "
+                f"again: what was stored is kept"
+            )
         return DatabaseUnavailable(
             f'database "{url.database}" at {where} could not be used{tried}: {one_line(error)}; see that it '
             f"runs and that CRAWL_DATABASE_URL is right, then run the same command again: what was stored is kept"
@@ -246,6 +253,22 @@ def driver_connection(connection: sa.Connection) -> TimedConnection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, TimedConnection)
     return driver
+
+
+@contextmanager
+def long_statements(connection: sa.Connection) -> Iterator[None]:
+    """Within the block, which is in a transaction, statements may read a whole source: each has `LONG` instead of the
+    limit of a worker's. Waits for locks end as soon as ever.
+    """
+    driver = driver_connection(connection)
+    answer_within, before = driver.answer_within, connection.execute(sa.text("SHOW statement_timeout")).scalar_one()
+    connection.execute(sa.text(f"SET LOCAL statement_timeout = {LONG // timedelta(milliseconds=1)}"))
+    driver.answer_within = answer_within + LONG.total_seconds()
+    try:
+        yield
+    finally:
+        driver.answer_within = answer_within
+    connection.execute(sa.text(f"SET LOCAL statement_timeout = '{before}'"))
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 _CONFLICTS = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_TIMEOUTS = {"55P03", "57014"}  # lock_timeout, statement_timeout
 _OUTAGES = {
     "25P03",  # idle_in_transaction_session_timeout: the server has ended the session
-    "55P03",  # lock_timeout
-    "57014",  # statement_timeout
+    *_TIMEOUTS,
     "57P01",  # admin_shutdown
     "57P02",  # crash_shutdown
     "57P03",  # cannot_connect_now
@@ -47,6 +47,12 @@ def classify(error: DBAPIError | psycopg.Error) -> Failure:
     if state is None and isinstance(root, psycopg.OperationalError):
         return Failure.REFUSED if _REFUSED_FOR_GOOD.search(str(root)) else Failure.OUTAGE
     return Failure.OURS
+
+
+def has_timed_out(error: BaseException) -> bool:
+    """Whether the server ended a statement for its length or its wait for a lock: it runs, and is too slow."""
+    root = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(root, psycopg.Error) and root.sqlstate in _TIMEOUTS
 
 
 def one_line(error: BaseException) -> str:

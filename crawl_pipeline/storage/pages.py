@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,16 +11,18 @@ import zstandard
 
 from crawl_pipeline.domain.pages import CrawlId, UrlKey
 from crawl_pipeline.domain.records import Record
+from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.arguments import call, columns
-from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.database import Database, long_statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """The current version of a page, with its body as received."""
+    """The current version of a page, with its body as received. `final_url`: where it came from, after redirects."""
 
     key: UrlKey
     url: str
+    final_url: str
     depth: int
     version_id: int
     body: bytes
@@ -44,18 +46,21 @@ def decompress(body: bytes, size_bytes: int) -> bytes:
     return zstandard.ZstdDecompressor().decompress(body, max_output_size=size_bytes or 1)
 
 
-def body(database: Database, version_id: int) -> tuple[bytes, str | None] | None:
-    """The bytes and content type of a page version; None when retention removed them."""
+def body(database: Database, version_id: int) -> tuple[bytes, str | None, str] | None:
+    """The bytes, content type and final URL (what its links are relative to) of a page version; None when removed."""
 
-    def work(connection: sa.Connection) -> tuple[bytes, str | None] | None:
+    def work(connection: sa.Connection) -> tuple[bytes, str | None, str] | None:
         row = connection.execute(
             sa.text("""
-                SELECT b.body, b.size_bytes, v.content_type FROM page_versions v JOIN bodies b USING (body_hash)
+                SELECT b.body, b.size_bytes, v.content_type, v.final_url
+                  FROM page_versions v JOIN bodies b USING (body_hash)
                  WHERE v.version_id = :v
             """),
             {"v": version_id},
         ).one_or_none()
-        return None if row is None else (decompress(bytes(row.body), row.size_bytes), row.content_type)
+        if row is None:
+            return None
+        return decompress(bytes(row.body), row.size_bytes), row.content_type, row.final_url
 
     return database.retry(work)
 
@@ -66,21 +71,23 @@ def stale(
     """Current versions that were last extracted by other rules, in url_key order, `limit` at a time."""
 
     def work(connection: sa.Connection) -> list[StoredPage]:
-        rows = connection.execute(
-            sa.text("""
-                SELECT u.url_key, u.url, u.depth, u.version_id, b.body, b.size_bytes, v.content_type
-                  FROM urls u JOIN extractions e USING (version_id) JOIN page_versions v USING (version_id)
-                  JOIN bodies b USING (body_hash)
-                 WHERE u.source_id = :s AND u.url_key > :after
-                   AND e.extractor_version <> :x AND u.outcome IN ('accepted', 'unchanged')
-                 ORDER BY u.url_key LIMIT :n
-            """),
-            {"s": source_id, "x": extractor_version, "after": after or UUID(int=0), "n": limit},
-        )
+        with long_statements(connection):  # where nothing is stale it looks at every page
+            rows = connection.execute(
+                sa.text("""
+                    SELECT u.url_key, u.url, u.depth, u.version_id, v.final_url, v.content_type, b.body, b.size_bytes
+                      FROM urls u JOIN extractions e USING (version_id) JOIN page_versions v USING (version_id)
+                      JOIN bodies b USING (body_hash)
+                     WHERE u.source_id = :s AND u.url_key > :after
+                       AND e.extractor_version <> :x AND u.outcome IN ('accepted', 'unchanged')
+                     ORDER BY u.url_key LIMIT :n
+                """),
+                {"s": source_id, "x": extractor_version, "after": after or UUID(int=0), "n": limit},
+            ).all()
         return [
             StoredPage(
                 key=UrlKey(row.url_key),
                 url=row.url,
+                final_url=row.final_url,
                 depth=row.depth,
                 version_id=row.version_id,
                 body=decompress(bytes(row.body), row.size_bytes),
@@ -138,7 +145,7 @@ def store_extractions(
             "records_missing": row.missing,
             "new_urls": sum(page.new_urls for page in pages),
         }
-        _count(connection, source_id, crawl_id, counts)
+        crawls.add_counts(connection, source_id, crawl_id, counts)
 
     database.retry(work)
 
@@ -154,13 +161,6 @@ def pass_over(database: Database, source_id: int, crawl_id: CrawlId, key: UrlKey
             """),
             {"x": extractor_version, "s": source_id, "k": key},
         )
-        _count(connection, source_id, crawl_id, {"re_extracted": 1, "skipped": 1})
+        crawls.add_counts(connection, source_id, crawl_id, {"re_extracted": 1, "skipped": 1})
 
     database.retry(work)
-
-
-def _count(connection: sa.Connection, source_id: int, crawl_id: CrawlId, counts: Mapping[str, int]) -> None:
-    connection.execute(
-        sa.text("INSERT INTO counter_deltas (source_id, crawl_id, name, n) VALUES (:s, :c, :name, :n)"),
-        [{"s": source_id, "c": crawl_id, "name": name, "n": n} for name, n in counts.items()],
-    )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from crawl_pipeline.domain.pages import CrawlId, PageUrl
 from crawl_pipeline.storage.arguments import call
-from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.database import Database, long_statements
 
 # Rows of one administrative transaction: short enough not to hold up a commit.
 BATCH = 5000
@@ -30,41 +30,72 @@ class SourceRow:
     max_urls: int
 
 
+_INSERT = """
+INSERT INTO sources (source, contract, contract_version, contract_file, slots, min_delay, max_urls)
+VALUES (:source, CAST(:contract AS jsonb), :version, :file, :slots, :min_delay, :max_urls)
+ON CONFLICT (source) DO """
+_REPLACE = """
+UPDATE SET contract = excluded.contract, contract_version = excluded.contract_version,
+           contract_file = excluded.contract_file, slots = excluded.slots, min_delay = excluded.min_delay,
+           max_urls = excluded.max_urls, synced_at = clock_timestamp()
+RETURNING source_id
+"""
+
+
 def sync(database: Database, row: SourceRow) -> int:
     """Put a source's contract in force and remember the version. Returns the source's id. Idempotent."""
 
     def work(connection: sa.Connection) -> int:
-        parameters = {
-            "source": row.source,
-            "contract": row.contract,
-            "version": row.contract_version,
-            "file": row.contract_file,
-            "slots": row.slots,
-            "min_delay": row.min_delay,
-            "max_urls": row.max_urls,
-        }
-        source_id = connection.execute(
-            sa.text("""
-                INSERT INTO sources AS s (source, contract, contract_version, contract_file, slots, min_delay, max_urls)
-                VALUES (:source, CAST(:contract AS jsonb), :version, :file, :slots, :min_delay, :max_urls)
-                ON CONFLICT (source) DO UPDATE SET contract = excluded.contract,
-                  contract_version = excluded.contract_version, contract_file = excluded.contract_file,
-                  slots = excluded.slots, min_delay = excluded.min_delay,
-                  max_urls = excluded.max_urls, synced_at = clock_timestamp()
-                RETURNING source_id
-            """),
-            parameters,
-        ).scalar_one()
-        connection.execute(
-            sa.text("""
-                INSERT INTO contracts (source_id, contract_version, contract)
-                VALUES (:source_id, :version, CAST(:contract AS jsonb)) ON CONFLICT DO NOTHING
-            """),
-            {**parameters, "source_id": source_id},
-        )
+        source_id = connection.execute(sa.text(_INSERT + _REPLACE), _parameters(row)).scalar_one()
+        _remember(connection, source_id, row)
         return int(source_id)
 
     return database.retry(work)
+
+
+def find_or_add(database: Database, row: SourceRow) -> int:
+    """The id of a source; one that is new begins with this contract, any other keeps the one that is in force."""
+
+    def work(connection: sa.Connection) -> int:
+        added = sa.text(_INSERT + "NOTHING RETURNING source_id")
+        source_id = connection.execute(added, _parameters(row)).scalar_one_or_none()
+        if source_id is not None:
+            _remember(connection, source_id, row)
+            return int(source_id)
+        found = sa.text("SELECT source_id FROM sources WHERE source = :source")
+        return int(connection.execute(found, {"source": row.source}).scalar_one())
+
+    return database.retry(work)
+
+
+def contract_text(connection: sa.Connection, source_id: int, contract_version: str) -> str:
+    """The JSON of a contract version that is or was in force."""
+    statement = sa.text("""
+        SELECT CAST(contract AS text) FROM contracts WHERE source_id = :s AND contract_version = :version
+    """)
+    return str(connection.execute(statement, {"s": source_id, "version": contract_version}).scalar_one())
+
+
+def _parameters(row: SourceRow) -> dict[str, object]:
+    return {
+        "source": row.source,
+        "contract": row.contract,
+        "version": row.contract_version,
+        "file": row.contract_file,
+        "slots": row.slots,
+        "min_delay": row.min_delay,
+        "max_urls": row.max_urls,
+    }
+
+
+def _remember(connection: sa.Connection, source_id: int, row: SourceRow) -> None:
+    connection.execute(
+        sa.text("""
+            INSERT INTO contracts (source_id, contract_version, contract)
+            VALUES (:source_id, :version, CAST(:contract AS jsonb)) ON CONFLICT DO NOTHING
+        """),
+        {"source_id": source_id, "version": row.contract_version, "contract": row.contract},
+    )
 
 
 def is_paused(connection: sa.Connection, source_id: int) -> bool:
@@ -74,6 +105,13 @@ def is_paused(connection: sa.Connection, source_id: int) -> bool:
             sa.text("SELECT paused_at IS NOT NULL FROM sources WHERE source_id = :s"), {"s": source_id}
         ).scalar_one()
     )
+
+
+def count_records(connection: sa.Connection, source_id: int) -> int:
+    """How many records of the source are current."""
+    statement = sa.text("SELECT count(*) FROM records WHERE source_id = :s AND gone_at IS NULL")
+    with long_statements(connection):
+        return int(connection.execute(statement, {"s": source_id}).scalar_one())
 
 
 def discover(
@@ -163,11 +201,15 @@ def apply_removals(
     *,
     force: bool = False,
 ) -> Removal:
-    """Let records go that no page yields any more, within the guard; else hold them for a person."""
-    row = connection.execute(
-        sa.text("SELECT * FROM apply_removals(:s, :c, :t, CAST(:d AS real), :f)"),
-        {"s": source_id, "c": crawl_id, "t": record_type, "d": max_drop, "f": force},
-    ).one()
+    """Let records go that no page yields any more, within the guard; else hold them for a person.
+
+    One record type per transaction: each call locks records in their order.
+    """
+    with long_statements(connection):
+        row = connection.execute(
+            sa.text("SELECT * FROM apply_removals(:s, :c, :t, CAST(:d AS real), :f)"),
+            {"s": source_id, "c": crawl_id, "t": record_type, "d": max_drop, "f": force},
+        ).one()
     return Removal(record_type=record_type, missing=row.missing, total=row.total, is_applied=row.is_applied)
 
 

@@ -6,10 +6,21 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from crawl_pipeline.errors import CrawlInProgress, UsageError, WorkersKeepDying
+from crawl_pipeline.errors import (
+    CrawlError,
+    CrawlInProgress,
+    DatabaseUnavailable,
+    InfrastructureError,
+    UsageError,
+    WorkersKeepDying,
+)
+from crawl_pipeline.parsing.extraction import Extractor
+from crawl_pipeline.pipeline.crawl import load_open_crawl
+from crawl_pipeline.pipeline.orders import error_of, exit_code
 from crawl_pipeline.pipeline.re_extract import re_extract
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import wait_until
@@ -143,6 +154,34 @@ def test_second_live_crawl_is_refused_in_a_sentence(database: Database) -> None:
         running.join()
 
 
+def test_refused_launch_changes_no_contract_and_a_resumed_crawl_goes_on_under_the_newer_one(database: Database) -> None:
+    """Guards: the source is held before its contract is put in force; `set_contract_version`."""
+
+    def in_force() -> tuple[str, str, int]:
+        columns = "s.contract_version AS s, c.contract_version AS c, s.slots"
+        row = rows(database, f"SELECT {columns} FROM sources s JOIN crawls c USING (source_id)")[0]
+        return row.s, row.c, row.slots
+
+    with Site(lambda asked: Answer(hangs=True)) as site:
+        old, new = contract(site), contract(site, politeness={"slots": 7}, scope={"max_depth": 3})
+        running = start(database, old, run_id="first", grace=timedelta(seconds=2))
+        with pytest.raises(CrawlInProgress):
+            start(database, new)
+        with pytest.raises(CrawlInProgress):
+            re_extract(database, new, run_id="again")
+        assert in_force() == (old.contract.version, old.contract.version, 4)
+        assert load_open_crawl(database, "site", "first").contract == old.contract.to_json()
+        running.stop.set()
+        running.join()
+        with database.connection() as connection:  # its process is gone
+            connection.exec_driver_sql("UPDATE crawls SET pid = 2147483647")
+        second = start(database, new, run_id="second", grace=timedelta(seconds=2))
+        assert second.opened.is_resumed
+        assert in_force() == (new.contract.version, new.contract.version, 7)
+        second.stop.set()
+        second.join()
+
+
 def test_workers_that_cannot_start_end_the_crawl_in_a_sentence(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,3 +229,56 @@ def test_re_extraction_passes_over_a_page_that_hangs_or_kills(database: Database
         assert len(site.asked) == asked
     assert (report.re_extracted, report.skipped, report.records) == (13, 2, 12)
     assert re_extract(database, changed, run_id="third").re_extracted == 0
+
+
+def test_re_extraction_reads_a_redirected_page_from_where_it_ended(database: Database) -> None:
+    """Guard: `StoredPage.final_url`; with the page's own URL its relative links lead elsewhere."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/a":
+            return Answer(status=301, headers={"Location": "/a/"})
+        return page("start", "/a") if asked.path == "/" else page(asked.path, "next")
+
+    rule = {
+        "type": "page",
+        "key": ["title"],
+        "match": ["/a"],
+        "fields": {"title": {"css": "h1"}, "next": {"css": "a", "attr": "href", "type": "url"}},
+    }
+    with Site(answer) as site:
+        scope = {"exclude": ["/a/next", "/next"]}
+        crawl(database, contract(site, records=[rule], scope=scope))
+        more = {**rule, "fields": {**rule["fields"], "again": {"css": "h1"}}}  # type: ignore[dict-item]
+        report = re_extract(database, contract(site, records=[more], scope=scope), run_id="again")
+        found = rows(database, "SELECT data FROM records")
+        assert [row.data["next"] for row in found] == [f"{site.url}/a/next"]
+    assert (report.re_extracted, report.records_changed, report.new_urls) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UsageError("a header has no value"), UsageError),
+        (CrawlInProgress("site", "crawl", "1", "here"), UsageError),
+        (DatabaseUnavailable("away"), DatabaseUnavailable),
+        (InfrastructureError("too few files"), InfrastructureError),
+    ],
+)
+def test_what_a_worker_gave_up_for_keeps_its_kind_and_words(error: CrawlError, kind: type[CrawlError]) -> None:
+    told = error_of(exit_code(error), str(error))
+    assert (type(told), str(told)) == (kind, str(error))
+    assert error_of(1, "a traceback") is None
+
+
+def test_extractor_that_only_its_workers_cannot_import_is_the_persons_to_mend(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "vanishing_rules.py"
+    module.write_text("def title(page):\n    yield {'url': page.url, 'title': 'x'}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Site(lambda asked: page("start")) as site:
+        loaded = contract(site, records=[{**GOOD, "python": "vanishing_rules:title"}])
+        Extractor(loaded.contract)  # this process has it now
+        module.unlink()
+        with pytest.raises(UsageError, match="vanishing_rules"):
+            start(database, loaded).finish()

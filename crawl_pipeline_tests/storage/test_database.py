@@ -21,6 +21,7 @@ from crawl_pipeline.storage.database import (
     TimedConnection,
     TimeLimits,
     driver_connection,
+    long_statements,
     with_driver,
 )
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
@@ -110,6 +111,27 @@ class TestLimits:
         database = opened(database_url, patience=timedelta(0))
         with pytest.raises(DatabaseUnavailable, match="statement timeout"):
             database.retry(lambda connection: connection.execute(sa.text("SELECT pg_sleep(60)")))
+
+    def test_long_statements_have_their_time_within_their_block_only(
+        self, database_url: str, opened: Callable[..., Database]
+    ) -> None:
+        """Without the longer `answer_within` the client gives up first."""
+        database = opened(database_url, patience=timedelta(0))
+
+        def work(connection: sa.Connection) -> object:
+            with long_statements(connection):
+                connection.execute(sa.text("SELECT pg_sleep(1.5)"))
+            return connection.scalar(sa.text("SHOW statement_timeout")), driver_connection(connection).answer_within
+
+        assert database.retry(work) == ("500ms", 1.0)
+
+    def test_statement_that_took_too_long_is_not_called_an_outage(
+        self, database_url: str, opened: Callable[..., Database]
+    ) -> None:
+        database = opened(database_url, patience=timedelta(0))
+        with pytest.raises(DatabaseUnavailable, match="a statement took too long") as caught:
+            database.retry(lambda connection: connection.execute(sa.text("SELECT pg_sleep(60)")))
+        assert "CRAWL_DATABASE_URL" not in str(caught.value)
 
     def test_wait_for_a_lock_ends(self, counter: Database, opened: Callable[..., Database]) -> None:
         database = opened(counter.url, patience=timedelta(0))
