@@ -44,7 +44,7 @@ def open_crawl(
         source = source_of(context)
         options = config.options()
         contract = contract_of(crawl_database.settings(), source)
-        with crawl_database.opened() as database:
+        with crawl_database.opened(stop) as database:
             return crawls.open_crawl(database, contract, run_id=context.run_id, options=options)
 
     with reported_failures(context):
@@ -64,7 +64,7 @@ def crawl_worker(context: dg.OpExecutionContext, crawl_id: str, crawl_database: 
     reporter = _ProgressLog(context)
 
     def work() -> str:
-        with crawl_database.opened() as database:
+        with crawl_database.opened(stop) as database:
             crawl = _held_crawl(context, crawl_database, database)
             ending = supervisor.run_workers(
                 database, crawl, is_run_live=watch.is_live, on_progress=reporter.take, stop=stop
@@ -83,13 +83,14 @@ def crawl_worker(context: dg.OpExecutionContext, crawl_id: str, crawl_database: 
 @dg.op(ins={"done": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
 def close_crawl(context: dg.OpExecutionContext, crawl_database: CrawlDatabase) -> dg.Output[None]:
     """Apply or hold removals, close the crawl and report what it did."""
+    stop = threading.Event()
 
     def work() -> crawls.CrawlReport:
-        with crawl_database.opened() as database:
+        with crawl_database.opened(stop) as database:
             return crawls.close_crawl(database, _held_crawl(context, crawl_database, database))
 
     with reported_failures(context):
-        report = run_uninterrupted(work, stop=threading.Event(), grace=STOP_WITHIN)
+        report = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN)
         observers.current().closed(report)
         context.log.info(metadata.closing_line(report))
     return dg.Output(None, metadata=metadata.of_crawl(report))
@@ -131,7 +132,7 @@ def records(context: dg.AssetExecutionContext, crawl_database: CrawlDatabase) ->
     def work() -> tuple[re_extract.ReExtractReport, metadata.Metadata]:
         source = source_of(context)
         contract = contract_of(crawl_database.settings(), source)
-        with crawl_database.opened() as database:
+        with crawl_database.opened(stop) as database:
             report = re_extract.re_extract(database, contract, run_id=context.run.run_id, stop=stop)
             return report, metadata.of_records(database, report)
 

@@ -6,6 +6,7 @@ The environment is read when a step asks, never when definitions load, so that t
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +26,11 @@ class CrawlDatabase(dg.ConfigurableResource[None]):
         return Settings.from_environment(os.environ, Path.cwd())
 
     @contextmanager
-    def opened(self) -> Iterator[Database]:
-        """The database, open for the length of the block. Raises InfrastructureError in one sentence."""
-        database = open_database(self.settings())
+    def opened(self, stop: threading.Event | None = None) -> Iterator[Database]:
+        """The database, open for the length of the block; `stop` ends its patience with an outage. Raises
+        InfrastructureError in one sentence.
+        """
+        database = open_database(self.settings(), stop=stop)
         try:
             yield database
         finally:
