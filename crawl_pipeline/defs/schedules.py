@@ -29,7 +29,8 @@ _CUT_SHORT = sa.text("""
     cron_schedule="*/5 * * * *",
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description=(
-        "Launches each source that has due pages, or a crawl that was cut short, and no run in progress. "
+        "Launches each source that has no run in progress, and a crawl that was cut short or due pages: "
+        "these no sooner than freshness.min after its last crawl opened. "
         "A crawl that was cancelled by hand is left alone for an hour."
     ),
 )

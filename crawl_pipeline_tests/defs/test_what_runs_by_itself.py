@@ -13,6 +13,7 @@ from crawl_pipeline.defs.contracts import contract_of
 from crawl_pipeline.defs.resources import CrawlDatabase
 from crawl_pipeline.errors import ContractErrors
 from crawl_pipeline.pipeline.crawl import sync_source
+from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import crawling
 from crawl_pipeline_tests.defs.worlds import World, insert_crawl, insert_due_url, insert_lease
@@ -92,6 +93,26 @@ def test_a_source_with_due_pages_is_launched_once(instance: DagsterInstance, wor
         defs.resolve_job_def("crawl"), status=DagsterRunStatus.STARTED, tags={"dagster/partition": "demo_shop"}
     )
     assert scheduled(instance) == ([], "every source with due pages is being crawled")
+
+
+def test_a_source_is_launched_again_no_sooner_than_its_freshness_min(
+    instance: DagsterInstance, world: World, database: Database
+) -> None:
+    """Fails where `sources_due` does not ask when the last crawl opened."""
+    loaded = contract_of(world.settings, "demo_shop")
+    source = sync_source(database, loaded)
+    instance.add_dynamic_partitions("source", ["demo_shop"])
+    insert_due_url(database, source)
+    crawl = insert_crawl(database, source, run_id="earlier", machine=dead_machine())
+    with database.connection() as connection:
+        crawls.close(connection, crawl, "finished")
+    assert scheduled(instance) == ([], "no source has due pages")
+    moved = "UPDATE crawls SET opened_at = clock_timestamp() - CAST(:age AS interval) RETURNING 1"
+    least = loaded.contract.freshness.min
+    crawling.rows(database, moved, age=least - dt.timedelta(seconds=30))
+    assert scheduled(instance)[0] == []
+    crawling.rows(database, moved, age=least)
+    assert scheduled(instance)[0] == ["demo_shop"]
 
 
 @pytest.mark.parametrize(
