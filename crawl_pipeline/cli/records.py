@@ -14,7 +14,6 @@ from crawl_pipeline.cli.files import Format, chosen_format
 from crawl_pipeline.cli.session import opened
 from crawl_pipeline.errors import UsageError
 from crawl_pipeline.storage import exports, reports
-from crawl_pipeline.storage.exports import KIND_OF_FIELD_TYPE, Column, Kind
 
 if TYPE_CHECKING:
     from crawl_pipeline.domain.contract import Contract
@@ -50,8 +49,7 @@ def records(
 
 def _types(connection: sa.Connection, source_id: int, contract: Contract, asked: str | None) -> Sequence[str]:
     """The record types meant: the declared ones, and those that only stored records still have."""
-    declared = [rule.type for rule in contract.records]
-    types = [*declared, *(name for name in exports.record_types(connection, source_id) if name not in declared)]
+    types = exports.all_record_types(connection, source_id, contract)
     if not types:
         raise UsageError(
             f'the contract of "{contract.source}" declares no records; crawl-pipeline pages shows its pages'
@@ -64,7 +62,7 @@ def _types(connection: sa.Connection, source_id: int, contract: Contract, asked:
 
 
 def _export(connection: sa.Connection, source_id: int, contract: Contract, record_type: str, chosen: Format) -> Export:
-    fields = _fields(connection, source_id, contract, record_type)
+    fields = exports.fields_of(connection, source_id, contract, record_type)
     columns = exports.record_columns(fields)
     if chosen is Format.PARQUET:
         columns = exports.with_decimal_widths(connection, source_id, record_type, columns)
@@ -77,13 +75,3 @@ def _export(connection: sa.Connection, source_id: int, contract: Contract, recor
         count=lambda: exports.count_records(connection, source_id, record_type),
         shown=[*names[: len(fields)], url, last_changed_at],
     )
-
-
-def _fields(connection: sa.Connection, source_id: int, contract: Contract, record_type: str) -> list[Column]:
-    """The declared fields; of a type that declares none (a Python extractor, a type of the past), those in use."""
-    rule = next((rule for rule in contract.records if rule.type == record_type), None)
-    if rule is not None and rule.fields:
-        return [
-            Column(name=name, kind=KIND_OF_FIELD_TYPE.get(field.type, Kind.JSON)) for name, field in rule.fields.items()
-        ]
-    return exports.fields_in_use(connection, source_id, record_type, rule.key if rule is not None else ())

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 import dagster as dg
-import sqlalchemy as sa
 
 from crawl_pipeline.domain.outcomes import StopReason, UrlState
 from crawl_pipeline.pipeline.crawl import CrawlReport, OpenedCrawl
@@ -22,13 +21,8 @@ from crawl_pipeline.storage.database import Database
 Metadata = dict[str, dg.MetadataValue[Any]]
 
 PREVIEW_ROWS = 10
+PREVIEW_TYPE = "(type)"  # no field has such a name
 PREVIEW_CELL = 80  # characters
-
-_PREVIEW = sa.text(
-    "SELECT r.record_type, r.record_key, r.data FROM records r"
-    " WHERE r.source_id = (SELECT source_id FROM sources WHERE source = :source) AND r.gone_at IS NULL"
-    " ORDER BY r.source_id, r.record_type, r.record_key LIMIT :rows"
-)
 
 
 def _columns(**described: str) -> dict[str, dg.TableSchema]:
@@ -105,22 +99,21 @@ def of_records(database: Database, report: ReExtractReport) -> Metadata:
 
 
 def preview(database: Database, source: str) -> dg.TableMetadataValue:
-    """The first few current records of a source as a table: type, key, then the fields in their stored order."""
-    with database.connection() as connection:
-        rows = connection.execute(_PREVIEW, {"source": source, "rows": PREVIEW_ROWS}).all()
-    fields = list(dict.fromkeys(name for row in rows for name in row.data))
-    table = [
-        dg.TableRecord(
-            {
-                "type": row.record_type,
-                "key": _cell(row.record_key),
-                **{name: _cell(row.data.get(name)) for name in fields},
-            }
-        )
-        for row in rows
-    ]
-    columns = [dg.TableColumn(name) for name in ("type", "key", *fields)]
-    return dg.MetadataValue.table(records=table, schema=dg.TableSchema(columns=columns))
+    """The first few current records of a source as a table: their type, then the columns of `records_frame`."""
+    from crawl_pipeline.storage.frames import record_types, records_frame  # pandas takes a while to import
+
+    rows: list[dict[str, object]] = []
+    for one in record_types(database, source):
+        frame = records_frame(database, source, one, limit=PREVIEW_ROWS - len(rows)).astype("object")
+        frame.insert(0, PREVIEW_TYPE, one)
+        rows += [{str(name): row[name] for name in row} for row in frame.where(frame.notna(), None).to_dict("records")]
+        if len(rows) >= PREVIEW_ROWS:
+            break
+    names = list(dict.fromkeys(name for row in rows for name in row)) or [PREVIEW_TYPE]
+    table = [dg.TableRecord({name: _cell(row.get(name)) for name in names}) for row in rows]
+    return dg.MetadataValue.table(
+        records=table, schema=dg.TableSchema(columns=[dg.TableColumn(name) for name in names])
+    )
 
 
 def opening_line(crawl: OpenedCrawl) -> str:
@@ -174,5 +167,5 @@ def _nothing_due(next_due_at: datetime | None) -> str:
 def _cell(value: object) -> str | int | float | bool | None:
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
     return text if len(text) <= PREVIEW_CELL else text[: PREVIEW_CELL - 1] + "…"

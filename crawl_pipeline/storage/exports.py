@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import driver_connection
+
+if TYPE_CHECKING:
+    from crawl_pipeline.domain.contract import Contract
 
 FETCHED_AT_ONCE = 2000  # rows
 
@@ -105,6 +108,22 @@ def record_types(connection: sa.Connection, source_id: int) -> list[str]:
         if row is None:
             return found
         found.append(row.record_type)
+
+
+def all_record_types(connection: sa.Connection, source_id: int, contract: Contract) -> list[str]:
+    """The record types that a contract declares, then those that only stored records still have."""
+    declared = [rule.type for rule in contract.records]
+    return [*declared, *(name for name in record_types(connection, source_id) if name not in declared)]
+
+
+def fields_of(connection: sa.Connection, source_id: int, contract: Contract, record_type: str) -> list[Column]:
+    """The declared fields; of a type that declares none (a Python extractor, a type of the past), those in use."""
+    rule = next((rule for rule in contract.records if rule.type == record_type), None)
+    if rule is not None and rule.fields:
+        return [
+            Column(name=name, kind=KIND_OF_FIELD_TYPE.get(field.type, Kind.JSON)) for name, field in rule.fields.items()
+        ]
+    return fields_in_use(connection, source_id, record_type, rule.key if rule is not None else ())
 
 
 def fields_in_use(connection: sa.Connection, source_id: int, record_type: str, first: Sequence[str]) -> list[Column]:
