@@ -71,7 +71,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 def measure_claims(world: World, backend: Backend, crawl_id: object) -> float:
     """Milliseconds of CPU per claim of 64 URLs at 8 hosts; each claim is given back outside of the measure."""
-    statement = arguments.call("claim", 8)
+    statement = "SELECT * FROM claim(%s::uuid, %s, %s, %s, %s, %s, %s::interval, %s)"
     spent = 0.0
     for number in range(CLAIMS + 5):
         values = [crawl_id, HOLDER.run_id, "w", 64, 8, 8, "60 s", True]

@@ -24,7 +24,8 @@ from crawl_pipeline.domain.pages import CrawlId
 from crawl_pipeline.storage import crawls, robots, sources
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.durability.stress_worker import TOLERANCE, Plan, Worker
-from crawl_pipeline_tests.storage.world import HOLDER, World, broken_invariants
+from crawl_pipeline_tests.storage.invariants import broken_invariants
+from crawl_pipeline_tests.storage.world import HOLDER, World
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Conductor:
         self._folder = Path(tempfile.mkdtemp(prefix="stress-"))
         self._crawls: list[tuple[int, CrawlId]] = []
         self._workers: dict[int, tuple[str, int]] = {}  # pid: worker, index of its source
-        self._stopped: dict[int, float] = {}
+        self._stopped: dict[int, tuple[float, int]] = {}  # pid: until when, and who will wake it
         self._numbers = iter(range(1_000_000))
         self.report = Report()
 
@@ -126,8 +127,29 @@ class Conductor:
     def _kill(self, pid: int) -> tuple[str, int]:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        self._stopped.pop(pid, None)
-        return self._workers.pop(pid)
+        worker = self._workers.pop(pid)
+        self._wake(pid)
+        return worker
+
+    def _stop(self, pid: int) -> None:
+        """Stop a worker past its lease. Another process wakes it: it may hold locks that this one waits for."""
+        stopped_for = self._plan.lease_for + self._rng.uniform(0.2, 1.5)
+        os.kill(pid, signal.SIGSTOP)
+        waker = os.fork()
+        if waker == 0:
+            time.sleep(stopped_for)
+            os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+        self._stopped[pid] = time.monotonic() + stopped_for, waker
+        self.report.stops += 1
+
+    def _wake(self, pid: int) -> None:
+        if pid in self._stopped:
+            _, waker = self._stopped.pop(pid)
+            os.kill(waker, signal.SIGKILL)
+            os.waitpid(waker, 0)
+            if pid in self._workers:
+                os.kill(pid, signal.SIGCONT)
 
     def _disturb(self, started: float) -> None:
         while time.monotonic() - started < self._plan.disturb_for and not self._is_done():
@@ -136,14 +158,10 @@ class Conductor:
             if running and self._rng.random() < 0.5:
                 self._kill_one(self._rng.choice(running))
             elif len(running) > 1:
-                pid = self._rng.choice(running)
-                os.kill(pid, signal.SIGSTOP)
-                self._stopped[pid] = time.monotonic() + self._plan.lease_for + self._rng.uniform(0.2, 1.5)
-                self.report.stops += 1
+                self._stop(self._rng.choice(running))
             time.sleep(self._rng.uniform(0.2, 1.0))
         for pid in list(self._stopped):
-            os.kill(pid, signal.SIGCONT)
-            del self._stopped[pid]
+            self._wake(pid)
 
     def _kill_one(self, pid: int) -> None:
         worker_id, index = self._kill(pid)
@@ -151,20 +169,17 @@ class Conductor:
         if self._rng.random() < 0.6:  # its supervisor saw it: what it held goes back at once; else the lease runs out
             held = self._world.rows("SELECT lease_token, url_keys FROM leases WHERE worker_id = :w", w=worker_id)
             if held:
-                with self._database.connection() as connection:
-                    crawls.charge(connection, held[0].lease_token, held[0].url_keys[0], is_stalled=False)
-            with self._database.connection() as connection:
-                crawls.end_worker(connection, worker_id, "SIGKILL", 0, 0)
+                token, key = held[0].lease_token, held[0].url_keys[0]
+                self._database.retry(lambda connection: crawls.charge(connection, token, key, is_stalled=False))
+            self._database.retry(lambda connection: crawls.end_worker(connection, worker_id, "SIGKILL", 0, 0))
         self._start(index)
 
     def _beat(self) -> None:
-        for pid, until in list(self._stopped.items()):
+        for pid, (until, _) in list(self._stopped.items()):
             if time.monotonic() >= until:
-                os.kill(pid, signal.SIGCONT)
-                del self._stopped[pid]
+                self._wake(pid)
         for _, crawl_id in self._crawls:
-            with self._database.connection() as connection:
-                crawls.heartbeat(connection, crawl_id, HOLDER.run_id)
+            self._database.retry(lambda c, crawl_id=crawl_id: crawls.heartbeat(c, crawl_id, HOLDER.run_id))  # type: ignore[misc]
         crawls.fold_counters(self._database)
 
     def _is_done(self) -> bool:

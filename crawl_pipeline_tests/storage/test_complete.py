@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     FAR,
     World,
-    broken_invariants,
     claim,
     fetch_log,
     finish_all,

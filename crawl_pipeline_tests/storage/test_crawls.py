@@ -15,11 +15,11 @@ from crawl_pipeline.domain.pages import CrawlId
 from crawl_pipeline.storage import crawls, robots, sources
 from crawl_pipeline.storage.crawls import Holder
 from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     FAR,
     HOLDER,
     World,
-    broken_invariants,
     claim,
     claimed_urls,
     finish_all,

@@ -21,11 +21,11 @@ from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     HOLDER,
     InThread,
     World,
-    broken_invariants,
     claim,
     finish_all,
     finished,

@@ -29,11 +29,12 @@ from crawl_pipeline_tests.storage.world import (
 STORAGE = Path(crawl_pipeline.storage.__file__).parent
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 LARGE = 100_000
+CLAIM = "SELECT * FROM claim(%s::uuid, %s, %s, %s, %s, %s, %s::interval, %s)"
 DIALECT = sa.make_url("postgresql+psycopg://").get_dialect()()
 
 
 def statements_of(module: Path) -> Iterator[str]:
-    """Every whole statement that stands in a module as text; what is added to a module's constant is joined to it."""
+    """Every whole statement that stands in a module as text. What is a part of others is tried with them."""
     tree = ast.parse(module.read_text())
     names = {
         target.id: node.value.value
@@ -59,6 +60,18 @@ def statements_of(module: Path) -> Iterator[str]:
         if isinstance(node, ast.BinOp | ast.JoinedStr)
         for child in ast.walk(node)
         if child is not node
+    }
+    parts = {
+        part.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp)
+        for part in (node.left, node.right)
+        if isinstance(part, ast.Name)
+    }
+    inner |= {
+        id(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id in parts for t in node.targets)
     }
     for node in ast.walk(tree):
         if id(node) not in inner and isinstance(node, ast.BinOp | ast.Constant):
@@ -138,7 +151,7 @@ def test_no_function_walks_through_the_urls(large: World) -> None:
     ]
     values = [source, crawl_id, "w1", *frontier._arrays(pages)]
     calls: dict[str, tuple[str, list[Any]]] = {
-        "claim": (arguments.call("claim", 8), [crawl_id, HOLDER.run_id, "w2", 64, 8, 2, "60 s", True]),
+        "claim": (CLAIM, [crawl_id, HOLDER.run_id, "w2", 64, 8, 2, "60 s", True]),
         "renew": ("SELECT renew(ARRAY[%s::uuid], '60 s')", [lease.token]),
         "complete": (arguments.call("complete", len(values)), values),
         "charge": ("SELECT charge(%s, %s, false)", [charged.token, charged.urls[0].key]),
@@ -178,8 +191,8 @@ def blocks_of_a_claim(world: World) -> int:
     for number in range(4):
         with world.database.connection() as connection:
             explained = connection.exec_driver_sql(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM claim(%s, %s, %s, 64, 8, 8, '60 s', true)",
-                (crawl_id, HOLDER.run_id, f"w{number}"),
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {CLAIM}",
+                (crawl_id, HOLDER.run_id, f"w{number}", 64, 8, 8, "60 s", True),
             ).scalar_one()
         plan = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
         assert plan["Actual Rows"] == 64
