@@ -22,6 +22,16 @@ def kills_its_process_on_poison(page: Any) -> Iterator[dict[str, object]]:
     yield from title(page)
 
 
+def exits_and_leaves_a_child(page: Any) -> Iterator[dict[str, object]]:
+    """Ends its process as if all were well, with /poison in hand; on another page it forks a process that stays."""
+    if page.url.endswith("/poison"):
+        os._exit(0)
+    if page.url.endswith("/page/0") and os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    yield from title(page)
+
+
 def hangs(page: Any) -> Iterator[dict[str, object]]:
     """Hangs in the way that the page's path names."""
     if page.url.endswith("/loops"):

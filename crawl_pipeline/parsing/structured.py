@@ -20,9 +20,9 @@ from crawl_pipeline.parsing.values import Found
 
 TextOf = Callable[[Element], str]
 # Comment and CDATA wrappers that templates put around JSON, and a stray semicolon behind it.
-_WRAPPERS = re.compile(
-    r"\A\s*(?:<!--|(?://|/\*)?\s*<!\[CDATA\[\s*(?:\*/)?)|(?:(?://|/\*)?\s*\]\]>\s*(?:\*/)?|-->|;)\s*\Z"
-)
+_OPENING = re.compile(r"<!--|(?://|/\*)?\s*<!\[CDATA\[\s*(?:\*/)?")
+_CLOSING = re.compile(r"(?:(?://|/\*)?\s*\]\]>\s*(?:\*/)?|-->|;)\s*\Z")
+_LONGEST_WRAPPER = 100  # looked for no further in: white space without end must not be searched again and again
 
 
 class JsonLd:
@@ -60,12 +60,19 @@ class JsonLd:
 
 
 def _decode(text: str) -> object:
-    for candidate in (text, _WRAPPERS.sub("", text)):
+    for candidate in (text, _unwrapped(text)):
         try:
             return json.loads(candidate, strict=False, parse_float=Decimal, parse_constant=_no_constant)
         except (ValueError, RecursionError):
             continue
     return None
+
+
+def _unwrapped(text: str) -> str:
+    text = text.strip()
+    opening = _OPENING.match(text[:_LONGEST_WRAPPER])
+    closing = _CLOSING.search(text[-_LONGEST_WRAPPER:])
+    return text[opening.end() if opening else 0 : len(text) - len(closing[0]) if closing else None]
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -72,10 +72,20 @@ def _shown(value: object) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
+_MOST_DIGITS = 4_300  # Python's own limit for integers
+
+
 def _text(value: object, is_machine: bool, base_url: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:f}" if isinstance(value, Decimal) else _digits(value)
+    return f"{_bounded(value):f}" if isinstance(value, Decimal) else _digits(value)
+
+
+def _bounded(number: Decimal) -> Decimal:
+    """The number, if it can be spelled out: twenty bytes of JSON may name one of a billion digits."""
+    if number and abs(number.adjusted()) > _MOST_DIGITS:
+        raise CannotConvert(f"is a number of more than {_MOST_DIGITS:,} digits")
+    return number
 
 
 def _digits(value: object) -> str:
@@ -91,7 +101,7 @@ def _decimal(value: object, is_machine: bool, base_url: str) -> Decimal:
         number = parse_number(_text(value, is_machine, base_url), is_machine=is_machine)
     if number is None:
         raise CannotConvert(f"{_shown(value)} is not a number")
-    return number
+    return _bounded(number)
 
 
 def _integer(value: object, is_machine: bool, base_url: str) -> int:

@@ -124,6 +124,8 @@ class DatabaseThread(threading.Thread):
 
 def _unstorable(page: CompletedPage, why: str) -> CompletedPage:
     """The page without what the database refused, for a person to look at."""
+    if "index row size" in why:
+        why = "a natural key or another indexed value is longer than the database can index (about 2,700 bytes)"
     first_line = why.strip().splitlines()[0][:300] if why.strip() else "no reason given"
     fetches = tuple(
         replace(fetch, failure=Reason.UNSTORABLE.value, detail=first_line, http_version=None) for fetch in page.fetches

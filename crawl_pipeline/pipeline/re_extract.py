@@ -89,7 +89,7 @@ def _supervise(
             raise end.error
         if stop.is_set():
             raise InfrastructureError(f'the re-extraction of "{row.source}" was stopped; the next one goes on with it')
-        if end.ended_by == "exit 0":
+        if end.ended_by == "exit 0" and end.held is None:
             return
         deaths = 0 if end.held is not None else deaths + 1
         if end.held is not None:

@@ -41,10 +41,12 @@ class WorkerProcess:
         self._file = tempfile.TemporaryFile(prefix="crawl-hand-")  # noqa: SIM115  closed by `close`
         self.hand = Hand(self._file)
         self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-worker-")  # noqa: SIM115  closed at its end
+        # A file and no pipe: a process that an extractor forked may hold it open for as long as it lives.
+        self._report: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-report-")  # noqa: SIM115  closed at its end
         self._process = subprocess.Popen(
             [sys.executable, "-m", "crawl_pipeline.pipeline.child"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=self._report,
             stderr=self._errors,
             pass_fds=[self._file.fileno()],
             env={
@@ -98,18 +100,19 @@ class WorkerProcess:
 
     def _end(self) -> End:
         code = self._process.wait()
-        assert self._process.stdout is not None
-        said = self._process.stdout.read(4000).decode("utf-8", "replace").strip()
-        self._process.stdout.close()
+        self._report.seek(0)
+        said = self._report.read(4000).decode("utf-8", "replace").strip()
+        self._report.close()
+        held = self._stalled or self.hand.held()  # whatever the code: who stops as asked has nothing in hand
         if self._process.stdin is not None and not self._process.stdin.closed:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
         end = End(
             ended_by=f"signal {-code}" if code < 0 else f"exit {code}",
-            held=self._stalled or (self.hand.held() if code != 0 else None),
+            held=held,
             is_stalled=self._stalled is not None,
-            error=error_of(code, said),
+            error=error_of(code, said) if held is None else None,
             last_words=self._errors.read().decode("utf-8", "replace").strip(),
             pages_finished=self.hand.counts()[2],
         )

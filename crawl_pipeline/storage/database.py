@@ -242,6 +242,10 @@ def with_driver(url: str, driver: str, *, database: str | None = None) -> str:
         raise UsageError(
             f'"{parsed.drivername}" is no Postgres URL; write it as postgresql://user:password@host:5432/database'
         )
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    unknown = sorted(set(parsed.query) - known)
+    if unknown:
+        raise UsageError(f'the database URL has an unknown parameter "{unknown[0]}"; leave it out')
     parsed = parsed.set(drivername=f"postgresql+{driver}")
     if database is not None:
         parsed = parsed.set(database=database)

@@ -104,14 +104,14 @@ def test_the_ui_launches_runs_and_the_end_leaves_nothing(
 ) -> None:
     command, ui, processes = served
     run_id = ui.launch("first")
-    wait_until(lambda: ui.runs()[run_id][1] in {"SUCCESS", "FAILURE"}, within=200, every=0.5)
+    wait_until(lambda: ui.runs()[run_id][1] in {"SUCCESS", "FAILURE"}, within=400, every=0.5)
     assert ui.runs()[run_id] == ("first", "SUCCESS")
     assert len(shops["first"].requests) == 525
 
     ui.backfill("first", "second")
     wait_until(
         lambda: sorted(ui.runs().values()) == [("first", "SUCCESS"), ("first", "SUCCESS"), ("second", "SUCCESS")],
-        within=200,
+        within=400,
         every=0.5,
     )
     assert (len(shops["first"].requests), len(shops["second"].requests)) == (525, 525)
@@ -129,12 +129,12 @@ def test_a_killed_run_is_launched_again_and_one_under_way_at_the_end_gives_its_l
     command, ui, _ = served
     shops["first"].latency = 0.3
     killed = ui.launch("first")
-    wait_until(lambda: len(shops["first"].requests) > 10, within=200)
+    wait_until(lambda: len(shops["first"].requests) > 10, within=400)
     run_process(command).kill()
     wait_until(lambda: ui.runs()[killed] == ("first", "FAILURE"), within=60, every=0.5)
-    wait_until(lambda: ("first", "STARTED") in ui.runs().values(), within=200, every=0.5)
+    wait_until(lambda: ("first", "STARTED") in ui.runs().values(), within=400, every=0.5)
     asked = len(shops["first"].requests)
-    wait_until(lambda: len(shops["first"].requests) > asked + 10, within=200)
+    wait_until(lambda: len(shops["first"].requests) > asked + 10, within=400)
     processes = psutil.Process(command.process.pid).children(recursive=True)
     command.process.send_signal(signal.SIGINT)
     assert command.wait(100) == 130

@@ -282,3 +282,14 @@ def test_extractor_that_only_its_workers_cannot_import_is_the_persons_to_mend(
         module.unlink()
         with pytest.raises(UsageError, match="vanishing_rules"):
             start(database, loaded).finish()
+
+
+def test_extractor_that_ends_its_process_quietly_is_poison_and_what_it_forked_holds_nobody_up(
+    database: Database,
+) -> None:
+    """Guards: the hand is read whatever the exit code; a worker's last words lie in a file, not in a pipe."""
+    with Site(lambda asked: page("start", "/page/0", "/page/1", "/poison")) as site:
+        rule = {**GOOD, "python": f"{EXTRACTORS}:exits_and_leaves_a_child"}
+        report = crawl(database, contract(site, records=[rule]), within=50)
+    assert states(database)["/poison"] == "quarantined poison"
+    assert report.urls["accepted"] == 3

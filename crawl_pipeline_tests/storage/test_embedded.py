@@ -32,7 +32,11 @@ print(server.url("crawl"), flush=True)
 sys.stdin.read()
 """
 # The same, with a forked child that outlives it.
-FORKING_USER = USER.replace("sys.stdin.read()", "import os, time\nif os.fork() == 0: time.sleep(600)\nsys.stdin.read()")
+FORKING_USER = USER.replace(
+    "sys.stdin.read()",
+    "import os, time\nr, w = os.pipe()\nif os.fork() == 0:\n    os.write(w, b'1')\n    time.sleep(600)\n"
+    "os.read(r, 1)\nsys.stdin.read()",
+)
 
 UserProcess = subprocess.Popen[str]
 
