@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -251,6 +252,7 @@ class Conductor:
                     self.report.lost += told["lost"]
                 else:
                     self.report.conflicts.append(told["conflict"])
+        shutil.rmtree(self._folder)
         for host, times in sorted(starts.items()):
             self.report.starts += len(times)
             delay = self._plan.delays[int(host[1:])]
