@@ -90,6 +90,10 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
         leases.renewed(asked, living)
         transport.wake()
 
+    def on_rests(hosts: Sequence[int]) -> None:
+        leases.rest(hosts)
+        transport.wake()
+
     pulse_stop = threading.Event()
     heartbeat = Heartbeat(
         pulse,
@@ -107,6 +111,7 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
         tokens=leases.tokens,
         counts=counts,
         on_renewed=on_renewed,
+        on_rests=on_rests,
         on_failed=loop.thread.fail,
         stop=pulse_stop,
         lease_for=lease_for,

@@ -107,6 +107,8 @@ class CrawlLoop:
                 reply()
             for held in self._leases.lost(time.monotonic()):
                 self._lose(held)
+            for held in self._leases.at_rest():
+                self._drain(held)
             if stop.is_set():
                 if self._has_stopped(grace.total_seconds()):
                     return

@@ -25,7 +25,7 @@ Renewed = Callable[[Sequence[LeaseToken], dict[LeaseToken, datetime]], None]
 
 
 class Heartbeat(threading.Thread):
-    """Every second: counts and clock. Every third of a lease: renewal of all tokens, reported through `on_renewed`.
+    """Every second: counts, clock, hosts that rest. Every third of a lease: renewal of all tokens.
 
     An unreachable database is tried again until it answers: the leases' own expiry ends the work, not this thread.
     """
@@ -40,6 +40,7 @@ class Heartbeat(threading.Thread):
         tokens: Callable[[], Sequence[LeaseToken]],
         counts: Callable[[], tuple[int, int]],
         on_renewed: Renewed,
+        on_rests: Callable[[Sequence[int]], None],
         on_failed: Callable[[BaseException], None],
         stop: threading.Event,
         lease_for: timedelta = LEASE_FOR,
@@ -52,6 +53,7 @@ class Heartbeat(threading.Thread):
         self._tokens = tokens
         self._counts = counts
         self._on_renewed = on_renewed
+        self._on_rests = on_rests
         self._on_failed = on_failed
         self._renew_every = lease_for.total_seconds() / 3
         self._stop = stop
@@ -62,6 +64,7 @@ class Heartbeat(threading.Thread):
         while not self._stop.wait(BEAT.total_seconds()):
             try:
                 self.beat()
+                self._look_for_rests()
                 if time.monotonic() - renewed_at >= self._renew_every:
                     self._renew()
                     renewed_at = time.monotonic()
@@ -87,6 +90,15 @@ class Heartbeat(threading.Thread):
             return asked, now, time.monotonic()
 
         self._clock.observe(*self._database.retry(work, stop=self._stop))
+
+    def _look_for_rests(self) -> None:
+        """Hosts that another worker put to rest (429, an outage) rest here too."""
+        tokens = self._tokens()
+        if tokens:
+            soon = self._clock.now() + BEAT  # claims look ahead as far: such starts are planned behind the rest already
+            hosts = [host for host, until in self._frontier.resting(tokens).items() if until > soon]
+            if hosts:
+                self._on_rests(hosts)
 
     def _renew(self) -> None:
         tokens = self._tokens()

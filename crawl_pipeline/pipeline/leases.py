@@ -101,6 +101,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[LeaseToken, HeldLease] = {}
         self._renewals: list[tuple[Sequence[LeaseToken], dict[LeaseToken, datetime]]] = []
+        self._resting: set[int] = set()
         self.slots = 0
 
     def __len__(self) -> int:
@@ -144,6 +145,17 @@ class LeaseTable:
         """Bring what a renewal gave. Any thread; `lost` takes it over."""
         with self._lock:
             self._renewals.append((asked, living))
+
+    def rest(self, hosts: Sequence[int]) -> None:
+        """Bring hosts that were put to rest elsewhere. Any thread; `at_rest` takes them over."""
+        with self._lock:
+            self._resting.update(hosts)
+
+    def at_rest(self) -> list[HeldLease]:
+        """The leases of hosts that were put to rest since the last call."""
+        with self._lock:
+            hosts, self._resting = self._resting, set()
+            return [held for held in self._held.values() if held.host_id in hosts] if hosts else []
 
     def lost(self, now: float) -> list[HeldLease]:
         """Take over renewals; the leases that were not renewed, or have run out."""

@@ -238,3 +238,17 @@ def test_requests_in_flight_stay_within_the_limit_over_many_hosts(database: Data
         report = crawl(database, contract(site, limits={"max_in_flight": 3}, politeness={"slots": 1}), workers=1)
     assert report.urls["accepted"] == 40
     assert 1 < site.most_open_in_all <= 3
+
+
+def test_host_that_another_worker_put_to_rest_rests_here_too(database: Database) -> None:
+    """Guard: the heartbeat's `_look_for_rests`; without it a lease in hand goes on until it is used up."""
+    with Site(lambda asked: Answer(body=page("start", *MANY[:300]).body, delay=0.05)) as site:
+        running = start(database, contract(site, politeness={"slots": 2}))
+        wait_until(lambda: len(site.pages_asked) > 10, within=60)
+        rows(database, "SELECT block_host(host_id, clock_timestamp() + interval '8 seconds', 'throttled') FROM hosts")
+        at = time.monotonic()
+        wait_until(lambda: time.monotonic() > at + 8, within=20)
+        during = [asked for asked in site.pages_asked if at + 4 < asked.at < at + 7.5]
+        running.stop.set()
+        running.join()
+    assert during == []
