@@ -20,6 +20,7 @@ from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, UrlKey
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
+from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
 from crawl_pipeline.pipeline.answers import Answers
 from crawl_pipeline.pipeline.claims import Claims, Share
@@ -29,7 +30,7 @@ from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
 from crawl_pipeline.pipeline.reading import PageReader
-from crawl_pipeline.pipeline.robots_gate import RobotsGate, origin_of
+from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
 from crawl_pipeline.pipeline.visit import Requests, RobotsFetch, Visit
 from crawl_pipeline.storage.database import Database

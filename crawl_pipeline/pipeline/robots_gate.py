@@ -15,6 +15,7 @@ from datetime import timedelta
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import Exchange, FetchFailure
 from crawl_pipeline.domain.robots import LONGEST_ROBOTS, RobotsRules, RobotsVerdict, robots_verdict_for_status
+from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.storage import robots
@@ -159,12 +160,6 @@ class RobotsGate:
         else:
             known.ask_at = time.monotonic() + _ASK_AGAIN
         self._on_change(origin)
-
-
-def origin_of(url: str) -> str:
-    """Scheme and authority of a serialised http(s) URL (RFC 6454)."""
-    end = url.find("/", 8)
-    return url if end < 0 else url[:end]
 
 
 def _fresh_for(exchange: Exchange) -> timedelta:

@@ -8,10 +8,9 @@ from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.globs import host_matches
 from crawl_pipeline.domain.pages import Exchange, FoundLink, PageUrl
 from crawl_pipeline.domain.scope import Admission
-from crawl_pipeline.domain.urls import Canonicalizer
+from crawl_pipeline.domain.urls import Canonicalizer, origin_of
 from crawl_pipeline.parsing.sitemaps import parse_sitemap
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
-from crawl_pipeline.pipeline.robots_gate import origin_of
 from crawl_pipeline.pipeline.visit import Visit
 from crawl_pipeline.storage import sources
 from crawl_pipeline.storage.database import Database

@@ -83,7 +83,6 @@ class Supervisor:
         self._start_at = 0.0
         self._waiting_since: float | None = None
         self._started = time.monotonic()
-        self._last_done = 0
         self._due: dict[str, float] = {}
 
     def run(self) -> str:
