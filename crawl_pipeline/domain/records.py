@@ -20,7 +20,7 @@ def canonical_json(value: object) -> str:
     Decimals keep their digits (as strings), dates are ISO 8601, text keeps its characters. Raises TypeError
     for what JSON cannot hold and ValueError for NaN and infinities.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+    return _ENCODER.encode(value)
 
 
 def _plain(value: object) -> object:
@@ -29,6 +29,9 @@ def _plain(value: object) -> object:
     if isinstance(value, (date, datetime)):
         return value.isoformat()
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

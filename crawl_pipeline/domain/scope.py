@@ -134,6 +134,24 @@ class Admission:
 
     def admit(self, href: str, base: str | None, depth: int) -> PageUrl | Refusal:
         """The page that `href` names on a page at `base`, or why it is none. Never raises, whatever the text."""
+        verdict = self._verdict(href, base)
+        return self._too_deep if depth > self._max_depth and isinstance(verdict, PageUrl) else verdict
+
+    def admit_all(self, hrefs: Iterable[str], base: str | None, depth: int) -> tuple[list[PageUrl], int]:
+        """The distinct pages that a page's hrefs name, in order, and how many hrefs were refused."""
+        pages: dict[str, PageUrl] = {}
+        refused = 0
+        judge = self._verdict
+        is_too_deep = depth > self._max_depth
+        for href in hrefs:
+            verdict = judge(href, base)
+            if is_too_deep or isinstance(verdict, Refusal):
+                refused += 1
+            else:
+                pages.setdefault(verdict.canonical, verdict)
+        return list(pages.values()), refused
+
+    def _verdict(self, href: str, base: str | None) -> PageUrl | Refusal:
         if href.startswith(("https://", "http://")):
             key: str | tuple[str | None, str] = href
             base = None  # it is whole: not even a broken base can spoil it
@@ -152,21 +170,7 @@ class Admission:
                 self._known[key] = verdict
         else:
             self._known.move_to_end(key)
-        if depth > self._max_depth and isinstance(verdict, PageUrl):
-            return self._too_deep
         return verdict
-
-    def admit_all(self, hrefs: Iterable[str], base: str | None, depth: int) -> tuple[list[PageUrl], int]:
-        """The distinct pages that a page's hrefs name, in order, and how many hrefs were refused."""
-        pages: dict[str, PageUrl] = {}
-        refused = 0
-        for href in hrefs:
-            verdict = self.admit(href, base, depth)
-            if isinstance(verdict, PageUrl):
-                pages.setdefault(verdict.canonical, verdict)
-            else:
-                refused += 1
-        return list(pages.values()), refused
 
     def _judge(self, href: str, base: str | None) -> PageUrl | Refusal:
         page = self._canonicalizer.page_url(href, base)

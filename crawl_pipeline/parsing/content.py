@@ -27,7 +27,9 @@ def markdown(document: Document) -> str:
     main = _main(document.tree)
     if main is None:  # a frameset
         return ""
-    text = plain(_DATA_URL.sub("data:,", main.to_markdown(_SETTINGS)))
+    text = plain(main.to_markdown(_SETTINGS))
+    if "data:" in text:  # looking for it is far cheaper than the pattern is
+        text = _DATA_URL.sub("data:,", text)
     if len(text) <= LONGEST_MARKDOWN:
         return text
     cut = text.rfind("\n", 0, LONGEST_MARKDOWN)

@@ -58,6 +58,8 @@ def convert(found: Found, kind: str, base_url: str) -> Value | None:
 
 def _scalar(value: object) -> str | int | Decimal | bool | None:
     for _ in range(10):
+        if isinstance(value, str):
+            return value
         if isinstance(value, list):
             value = value[0] if value else None
         elif isinstance(value, Mapping) and "@value" in value:

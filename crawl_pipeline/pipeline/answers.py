@@ -6,7 +6,7 @@ is asked for, and the page goes on when it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from crawl_pipeline.domain.contract import Contract
@@ -16,6 +16,7 @@ from crawl_pipeline.domain.urls import canonical_path
 from crawl_pipeline.parsing.extraction import PageTimeout
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
+from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
@@ -37,6 +38,7 @@ class Answers:
         decider: Decider,
         reader: PageReader,
         sitemaps: SitemapVisits,
+        known_links: KnownLinks,
         hand_over: Callable[[Visit, CompletedPage], None],
     ) -> None:
         self._database = database
@@ -46,6 +48,7 @@ class Answers:
         self._decider = decider
         self._reader = reader
         self._sitemaps = sitemaps
+        self._known_links = known_links
         self._hand_over = hand_over
 
     def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
@@ -55,7 +58,7 @@ class Answers:
             self._read(visit, exchange)
             return
         visit.note(exchange)
-        links: Sequence[FoundLink] = ()
+        links: tuple[FoundLink, ...] = ()
         if verdict.state is None:
             verdict = Verdict(state=UrlState.ACCEPTED)
             try:
@@ -70,9 +73,9 @@ class Answers:
         """Whether an answer speaks against its host."""
         return verdict is None and is_host_trouble(judge_exchange(exchange, was_conditional=True))
 
-    def decide(self, visit: Visit, verdict: Verdict, links: Sequence[FoundLink] = ()) -> None:
+    def decide(self, visit: Visit, verdict: Verdict, links: tuple[FoundLink, ...] = ()) -> None:
         """Hand over a page whose content is not looked at."""
-        self._hand_over(visit, replace(self._decided(visit, verdict), links=tuple(links)))
+        self._hand_over(visit, replace(self._decided(visit, verdict), links=links))
 
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
@@ -121,6 +124,7 @@ class Answers:
             known=visit.claimed.version if is_same else None,
             extractor_version=self._reader.extractor_version,
             client=self._client,
+            links=self._known_links.unknown(reading.links, visit.claimed.depth + 1),
         )
         self._hand_over(visit, page)
 

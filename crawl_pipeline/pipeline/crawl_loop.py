@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from crawl_pipeline.domain.contract import Contract
@@ -78,7 +78,7 @@ class CrawlLoop:
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
-        self._sitemaps = SitemapVisits(database, self.thread, contract, source_id)
+        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id)
         self._answers = Answers(
             database,
             self.thread,
@@ -87,6 +87,7 @@ class CrawlLoop:
             decider=Decider(contract, random.Random()),
             reader=PageReader(contract, hand),
             sitemaps=self._sitemaps,
+            known_links=self._known_links,
             hand_over=self._hand_over,
         )
         self._ready: list[tuple[float, int, Slot]] = []
@@ -319,7 +320,7 @@ class CrawlLoop:
 
     def _hand_over(self, visit: Visit, page: CompletedPage) -> None:
         self.tally.pages_finished += 1
-        self.thread.commit(replace(page, links=self._known_links.unknown(page.links)))
+        self.thread.commit(page)
 
     def _committed(self, pages: Sequence[CompletedPage], completion: Completion) -> None:
         for number, page in enumerate(pages):

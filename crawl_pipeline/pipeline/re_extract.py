@@ -166,8 +166,7 @@ def _read(
             records=None,
         )
     reading = reader.read(stored.body, stored.content_type, stored.final_url, page, _NO_LEASE, stored.depth)
-    found = [link.page for link in reading.links]
-    new_urls = 0
+    new_urls, found = 0, reading.links
     if found:
         new_urls = sources.discover(
             database, source_id, found, depth=stored.depth + 1, found_on=[stored.key] * len(found)

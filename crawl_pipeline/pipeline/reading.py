@@ -43,7 +43,7 @@ class Reading:
     verdict: Verdict | None
     content_hash: bytes = b""
     records: tuple[Record, ...] = ()
-    links: tuple[FoundLink, ...] = ()
+    links: tuple[PageUrl, ...] = ()  # admitted, each once, without the page itself
     title: str | None = None
     encoding: str | None = None
     document: Document | None = None
@@ -118,7 +118,7 @@ class PageReader:
             verdict=None,
             content_hash=extraction.content_hash,
             records=extraction.records,
-            links=tuple(FoundLink(page=link, depth=depth + 1) for link in found if link.key != page.key),
+            links=tuple([link for link in found if link.canonical != page.canonical]),
             title=document.title,
             encoding=document.encoding,
             document=document,
@@ -160,6 +160,7 @@ def with_content(
     known: KnownVersion | None,
     extractor_version: str,
     client: str,
+    links: tuple[FoundLink, ...],
 ) -> CompletedPage:
     """Complete a decided page with what was read. `known`: the current version, where its content is equal.
 
@@ -170,7 +171,7 @@ def with_content(
         has_validators=True,
         etag=exchange.header("etag"),
         last_modified=exchange.header("last-modified"),
-        links=reading.links,
+        links=links,
     )
     if known is not None:
         if known.extractor_version == extractor_version:

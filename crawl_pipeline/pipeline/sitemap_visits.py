@@ -11,6 +11,7 @@ from crawl_pipeline.domain.scope import Admission
 from crawl_pipeline.domain.urls import Canonicalizer, origin_of
 from crawl_pipeline.parsing.sitemaps import parse_sitemap
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
+from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.visit import Visit
 from crawl_pipeline.storage import sources
 from crawl_pipeline.storage.database import Database
@@ -22,9 +23,17 @@ MAX_NESTING = 3
 class SitemapVisits:
     """Where `sitemaps: auto`, those that the seeds' robots.txt name are visited, else /sitemap.xml."""
 
-    def __init__(self, database: Database, thread: DatabaseThread, contract: Contract, source_id: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        thread: DatabaseThread,
+        contract: Contract,
+        known_links: KnownLinks,
+        source_id: int,
+    ) -> None:
         self._database = database
         self._thread = thread
+        self._known_links = known_links
         self._source_id = source_id
         self._hosts = contract.scope.hosts
         self._canonicalizer = Canonicalizer(contract.urls)
@@ -42,14 +51,14 @@ class SitemapVisits:
                 lambda: sources.discover(self._database, self._source_id, pages, is_sitemap=True), lambda _: None
             )
 
-    def links(self, visit: Visit, exchange: Exchange) -> Sequence[FoundLink]:
-        """The pages and further sitemaps that a sitemap names, each through the same admission as a link."""
+    def links(self, visit: Visit, exchange: Exchange) -> tuple[FoundLink, ...]:
+        """The pages and further sitemaps that a sitemap names and that are not known yet, admitted as links are."""
         contents = parse_sitemap(exchange.body, limit=MAX_URLS)
         pages, _ = self._admission.admit_all((url for url, _ in contents.urls), visit.url, 0)
-        found = [FoundLink(page=page, depth=0) for page in pages]
+        found = self._known_links.unknown(pages, 0)
         if visit.claimed.depth < MAX_NESTING:
             nested = self._on_hosts(contents.sitemaps, visit.url)
-            found += [FoundLink(page=page, depth=visit.claimed.depth + 1, is_sitemap=True) for page in nested]
+            found += self._known_links.unknown(nested, visit.claimed.depth + 1, is_sitemap=True)
         return found
 
     def _on_hosts(self, urls: Sequence[str], base: str) -> list[PageUrl]:

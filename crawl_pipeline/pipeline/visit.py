@@ -63,6 +63,7 @@ class Requests:
 
     def __init__(self, contract: Contract, environment: Mapping[str, str] = os.environ) -> None:
         self._fetch = contract.fetch
+        self._allow_networks = tuple(str(network) for network in contract.fetch.allow_networks)
         self._user_agent = {"User-Agent": contract.politeness.user_agent}
         self._headers = {**self._user_agent, **secret_headers(contract, environment)}
         self._canonicalizer = Canonicalizer(contract.urls)
@@ -141,5 +142,5 @@ class Requests:
             connect_timeout=min(10.0, self._fetch.timeout.total_seconds()),
             max_bytes=self._fetch.max_bytes,
             types=types,
-            allow_networks=tuple(str(network) for network in self._fetch.allow_networks),
+            allow_networks=self._allow_networks,
         )

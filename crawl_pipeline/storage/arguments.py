@@ -32,11 +32,14 @@ _TYPES = {
 
 @cache
 def call(function: str, count: int) -> str:
-    """`SELECT * FROM function(…)` with a typed placeholder per argument; bytes travel in binary."""
+    """`SELECT * FROM function(…)` with a typed placeholder per argument.
+
+    Arrays travel in binary: psycopg writes them at half the cost, and Postgres reads them without parsing.
+    """
     types = _TYPES[function].split()
     if len(types) != count:
         raise AssertionError(f"{function} takes {len(types)} arguments, not {count}")
-    marks = ", ".join(f"{'%b' if kind.startswith('bytea') else '%s'}::{kind}" for kind in types)
+    marks = ", ".join(f"{'%b' if kind.endswith('[]') else '%s'}::{kind}" for kind in types)
     return f"SELECT * FROM {function}({marks})"
 
 

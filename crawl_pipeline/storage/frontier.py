@@ -139,9 +139,16 @@ class Frontier:
 
         return self._database.retry(work, stop=self._stop)
 
+    def _compressed(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """All in one call: each call is a wait for the interpreter's lock, which the crawl loop hardly ever lets go."""
+        filled: list[bytes | bytearray | memoryview] = [body for body in bodies if body]
+        packed = iter(self._compressor.multi_compress_to_buffer(filled)) if filled else iter(())
+        return [next(packed).tobytes() if body else self._compressor.compress(b"") for body in bodies]
+
     def _arrays(self, pages: Sequence[CompletedPage]) -> list[Any]:
         numbered = list(enumerate(pages, start=1))
         versions = [(n, p.version) for n, p in numbered if p.version is not None]
+        bodies = self._compressed([v.body for _, v in versions])
         extractions = [(n, *p.extraction) for n, p in numbered if p.extraction is not None]
         records = [(n, record) for n, p in numbered for record in p.records or ()]
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
@@ -160,11 +167,11 @@ class Frontier:
                 12,
                 (
                     (
-                        *(n, v.body_hash, len(v.body), self._compressor.compress(v.body), v.content_hash),
+                        *(n, v.body_hash, len(v.body), body, v.content_hash),
                         *(v.extractor_version, v.client, storable(v.content_type), storable(v.encoding)),
                         *(storable(v.final_url), storable(v.title), storable(v.markdown)),
                     )
-                    for n, v in versions
+                    for (n, v), body in zip(versions, bodies, strict=True)
                 ),
             ),
             *columns(3, extractions),

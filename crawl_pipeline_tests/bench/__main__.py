@@ -1,4 +1,4 @@
-"""The benchmark's runner: `python -m crawl_pipeline_tests.bench [speed|peers|kills]`, without a word all of them.
+"""The benchmark's runner: `python -m crawl_pipeline_tests.bench [speed|peers|stages|kills]`, without a word all.
 
 Every figure is the median of the rounds; within a round the crawlers take turns, so that a slow minute of the
 machine is everybody's. Exits 1 when a crawler could not be measured.
@@ -17,14 +17,15 @@ from crawl_pipeline_tests.bench.measure import CommandFailed, Measurement
 from crawl_pipeline_tests.bench.origin import Origin
 from crawl_pipeline_tests.bench.ours import ours
 from crawl_pipeline_tests.bench.sites import LinkSite
-from crawl_pipeline_tests.bench.tables import kill_table, speed_table
+from crawl_pipeline_tests.bench.stages import measure_stages
+from crawl_pipeline_tests.bench.tables import kill_table, speed_table, stage_table
 
 Crawler = Callable[[Origin], Measurement]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m crawl_pipeline_tests.bench", description="Run the benchmark.")
-    parser.add_argument("part", nargs="?", choices=["speed", "peers", "kills", "all"], default="all")
+    parser.add_argument("part", nargs="?", choices=["speed", "peers", "stages", "kills", "all"], default="all")
     parser.add_argument("--pages", type=int, default=2000, help="of the link-heavy site (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=32, help="requests at once (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown (default: %(default)s)")
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     if options.part in ("speed", "peers", "all"):
         failures += run_speed(options, with_peers=options.part != "speed")
+    if options.part in ("stages", "all"):
+        print(stage_table(measure_stages()), flush=True)
     if options.part in ("kills", "all"):
         failures += run_kills(options)
     for failure in failures:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from crawl_pipeline_tests.bench.kills import KillResult
 from crawl_pipeline_tests.bench.measure import Measurement
+from crawl_pipeline_tests.bench.stages import Stage
 
 
 def speed_table(runs: Sequence[Measurement]) -> str:
@@ -39,6 +40,14 @@ def speed_table(runs: Sequence[Measurement]) -> str:
         "CPU is that of the whole command, and beside it what fell between the first and the last page request"
     )
     return f"\n{_markdown(head, rows)}\n\n{about}\n{said}\n"
+
+
+def stage_table(stages: Sequence[Stage]) -> str:
+    """One row a stage, and what all of them allow on two cores."""
+    rows = [[stage.name, stage.where, f"{stage.microseconds:.0f}"] for stage in stages]
+    total = sum(stage.microseconds for stage in stages)
+    rows.append(["all", "", f"{total:.0f}"])
+    return f"\n{_markdown(['stage', 'where', 'CPU µs a page'], rows)}\n\ntwo cores allow {2e6 / total:.0f} pages/s\n"
 
 
 def kill_table(results: Sequence[KillResult]) -> str:

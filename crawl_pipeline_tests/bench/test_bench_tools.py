@@ -25,7 +25,8 @@ from crawl_pipeline_tests.bench.measure import CommandFailed, measurement, run_m
 from crawl_pipeline_tests.bench.origin import Origin, OriginStats
 from crawl_pipeline_tests.bench.ours import link_site_contract
 from crawl_pipeline_tests.bench.sites import LinkSite
-from crawl_pipeline_tests.bench.tables import kill_table, speed_table
+from crawl_pipeline_tests.bench.stages import measure_stages
+from crawl_pipeline_tests.bench.tables import kill_table, speed_table, stage_table
 
 SMALL = LinkSite(pages=120)
 
@@ -163,3 +164,15 @@ def test_the_contract_for_the_link_site_names_the_origin() -> None:
     assert contract.seeds[0] == f"http://127.0.0.1:4711{SMALL.path(0)}"
     assert contract.politeness.slots == 32
     assert warnings(contract) == []
+
+
+def test_stages_are_measured_in_the_worker_and_in_the_database() -> None:
+    """Each has a cost, and the table adds them up."""
+    stages = measure_stages(pages=64)
+    names = {stage.name for stage in stages}
+    assert {"fetch", "parse", "extract and hash", "admit links", "Markdown", "claim", "commit"} <= names
+    assert {stage.where for stage in stages} == {"worker", "database"}
+    assert sum(stage.microseconds for stage in stages if stage.where == "worker") > 0
+    total = sum(stage.microseconds for stage in stages)
+    last_row = stage_table(stages).split("\n\n")[0].strip().splitlines()[-1]
+    assert last_row.replace("|", "").split() == ["all", f"{total:.0f}"]

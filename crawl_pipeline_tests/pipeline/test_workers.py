@@ -290,6 +290,6 @@ def test_extractor_that_ends_its_process_quietly_is_poison_and_what_it_forked_ho
     """Guards: the hand is read whatever the exit code; a worker's last words lie in a file, not in a pipe."""
     with Site(lambda asked: page("start", "/page/0", "/page/1", "/poison")) as site:
         rule = {**GOOD, "python": f"{EXTRACTORS}:exits_and_leaves_a_child"}
-        report = crawl(database, contract(site, records=[rule]), within=50)
+        report = crawl(database, contract(site, records=[rule]), within=120)
     assert states(database)["/poison"] == "quarantined poison"
     assert report.urls["accepted"] == 3
