@@ -13,7 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 import crawl_pipeline.storage
+from crawl_pipeline.domain.pages import CrawlId
 from crawl_pipeline.storage import arguments, crawls, sources
+from crawl_pipeline.storage.arguments import call
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.world import (
     HOLDER,
@@ -212,3 +214,26 @@ def test_claim_touches_as_many_pages_of_200_000_urls_as_of_10_000(database: Data
     world.wake_hosts()
     assert blocks_of_a_claim(world) < small * 1.5 + 50
     assert sources.BATCH <= 5000
+
+
+def rows_read_by_a_merge(world: World, source: int, crawl: CrawlId, url: str) -> int:
+    """Claims of records that are read while a further page claims the one that all share."""
+    statement = """
+        SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::int FROM pg_stat_xact_user_tables
+         WHERE relname = 'record_pages'
+    """
+    with world.database.connection() as connection:
+        connection.exec_driver_sql(
+            call("merge_records", 12), world.merge_arguments(source, crawl, {url: [record("1")]})
+        )
+        return int(connection.exec_driver_sql(statement).scalar_one())
+
+
+def test_record_on_many_pages_costs_a_further_page_no_more(database: Database) -> None:
+    world = World(database)
+    source = world.source()
+    crawl = world.crawl(source)
+    world.merge(source, crawl, {f"http://a/{n}": [record("1")] for n in range(10)})
+    few = rows_read_by_a_merge(world, source, crawl, "http://a/further")
+    world.merge(source, crawl, {f"http://b/{n}": [record("1")] for n in range(2_000)})
+    assert rows_read_by_a_merge(world, source, crawl, "http://a/last") < few + 100

@@ -155,8 +155,16 @@ class World:
 
     def merge(self, source_id: int, crawl_id: CrawlId, pages: dict[str, Sequence[Record]], version_id: int = 1) -> Any:
         """Call merge_records for pages (by URL) and what they yield now."""
+        arguments = self.merge_arguments(source_id, crawl_id, pages, version_id)
+        with self.database.connection() as connection:
+            return connection.exec_driver_sql(call("merge_records", 12), arguments).one()
+
+    def merge_arguments(
+        self, source_id: int, crawl_id: CrawlId, pages: dict[str, Sequence[Record]], version_id: int = 1
+    ) -> tuple[Any, ...]:
+        """What merge_records is called with."""
         numbered = list(enumerate(pages.items(), start=1))
-        arguments = [
+        return (
             source_id,
             crawl_id,
             datetime.now(UTC),
@@ -169,9 +177,7 @@ class World:
                     for r in records
                 ),
             ),
-        ]
-        with self.database.connection() as connection:
-            return connection.exec_driver_sql(call("merge_records", 12), tuple(arguments)).one()
+        )
 
     def patch(self, file: str, *changes: tuple[str, str], move: tuple[str, str] | None = None) -> None:
         """Put a changed copy of a file of SQL functions in force. Every change must find its text.

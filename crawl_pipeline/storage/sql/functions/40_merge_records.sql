@@ -5,10 +5,10 @@
 CREATE OR REPLACE FUNCTION merge_records(
   p_source int, p_crawl uuid, p_now timestamptz, p_page int[], p_key uuid[], p_version bigint[],
   r_page int[], r_id uuid[], r_type text[], r_key text[], r_data jsonb[], r_hash bytea[],
-  OUT added int, OUT changed int, OUT missing int, OUT conflicts int) LANGUAGE plpgsql AS $$
+  OUT added int, OUT changed int, OUT missing int) LANGUAGE plpgsql AS $$
 DECLARE v_new uuid[]; v_touched uuid[]; v_changed uuid[];
 BEGIN
-  added := 0; changed := 0; missing := 0; conflicts := 0;
+  added := 0; changed := 0; missing := 0;
   -- 1. lock every record yielded now or claimed before, and insert the new ones, in ONE pass ordered by record_id
   WITH y AS (
     SELECT DISTINCT ON (r.id) r.id, r.typ, r.k, r.d, r.h, p.key, p.version
@@ -27,14 +27,19 @@ BEGIN
     RETURNING r.record_id)
   SELECT coalesce(array_agg(record_id), '{}') INTO v_new FROM i;
   added := cardinality(v_new);
-  -- 2. the claims of these pages
+  -- 2. the claims of these pages, and which records they move: those that are new or come back, and those whose owner drops them or
+  --    says something else. Another page's word moves nothing, so that a record on every page costs no more than any other.
   WITH d AS (
     DELETE FROM record_pages rp USING unnest(p_page, p_key) AS p(page, key)
      WHERE rp.source_id = p_source AND rp.url_key = p.key
        AND NOT EXISTS (SELECT 1 FROM unnest(r_page, r_id) AS r(page, id) WHERE r.page = p.page AND r.id = rp.record_id)
-    RETURNING rp.record_id)
-  SELECT array_agg(DISTINCT x.id) INTO v_touched FROM (SELECT record_id AS id FROM d UNION SELECT unnest(r_id)) x;
-  IF v_touched IS NULL THEN RETURN; END IF;
+    RETURNING rp.record_id, rp.url_key)
+  SELECT v_new || coalesce(array_agg(DISTINCT record_id), '{}') INTO v_touched FROM (
+    SELECT d.record_id FROM d JOIN records x ON x.record_id = d.record_id AND x.url_key = d.url_key
+    UNION ALL
+    SELECT x.record_id FROM unnest(r_page, r_id, r_hash) AS r(page, id, h) JOIN unnest(p_page, p_key) AS p(page, key) USING (page)
+      JOIN records x ON x.record_id = r.id
+     WHERE x.missing_since IS NOT NULL OR x.gone_at IS NOT NULL OR (x.url_key = p.key AND x.data_hash <> r.h)) t;
   INSERT INTO record_pages AS rp (source_id, url_key, record_id, data_hash, data, claimed_at)
     SELECT DISTINCT ON (p.key, r.id) p_source, p.key, r.id, r.h, CASE WHEN x.data_hash <> r.h THEN r.d END, p_now
       FROM unnest(r_page, r_id, r_data, r_hash) AS r(page, id, d, h)
@@ -69,7 +74,6 @@ BEGIN
     UPDATE records r SET missing_since = p_now WHERE r.record_id = ANY (v_touched) AND r.missing_since IS NULL AND r.gone_at IS NULL
        AND NOT EXISTS (SELECT 1 FROM record_pages rp WHERE rp.record_id = r.record_id) RETURNING 1)
   SELECT count(*) INTO missing FROM m;
-  SELECT count(*) INTO conflicts FROM record_pages rp WHERE rp.source_id = p_source AND rp.url_key = ANY (p_key) AND rp.data IS NOT NULL;
   -- 4. history
   IF added + changed > 0 THEN
     -- p_now was read before the locks were had: another's version may be younger. History must not run backwards.
