@@ -112,15 +112,16 @@ def vice(path: str, *, closes: bool = True) -> Callable[[Callable[[Call], Awaita
 
 
 class ViciousSite:
-    """A server in a thread of its own, on a port that the system chooses."""
+    """A server in a thread of its own, on a port that the system chooses, at `hosts` addresses from 127.0.0.1 on."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, *, hosts: int = 1) -> None:
         self.arrivals: list[Arrival] = []
         self.connections = 0  # accepted, ever
         self.open_connections = 0
         self.sent: Counter[str] = Counter()
         self.waiting = 0  # requests that /waits holds back
         self._tls = tls
+        self._hosts = hosts
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.new_event_loop()
@@ -153,14 +154,17 @@ class ViciousSite:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-            listener.setblocking(False)
-            self.port = listener.getsockname()[1]
-            # Not asyncio's Server: closed while it accepts a connection, it loses that connection's socket.
-            self._loop.add_reader(listener, self._accept, listener)
+        with contextlib.ExitStack() as listeners:
+            for number in range(1, self._hosts + 1):
+                listener = socket.create_server((f"127.0.0.{number}", self.port), backlog=2048)
+                listeners.enter_context(listener)
+                listener.setblocking(False)
+                self.port = listener.getsockname()[1]
+                # Not asyncio's Server: closed while it accepts a connection, it loses that connection's socket.
+                self._loop.add_reader(listener, self._accept, listener)
+                listeners.callback(self._loop.remove_reader, listener)
             self._ready.set()
             await self._stop.wait()
-            self._loop.remove_reader(listener)
         await asyncio.sleep(0.01)  # every connection's task has begun
         for task in self._tasks:
             task.cancel()
