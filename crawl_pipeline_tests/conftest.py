@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -161,6 +162,30 @@ def _fresh_database(server: EmbeddedServer, template: str) -> Iterator[str]:
         yield server.url(name)
     finally:
         administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+Score = Callable[[str, int, int], None]
+
+
+@pytest.fixture
+def score(record_property: Callable[[str, object], None]) -> Score:
+    """Note how many cases of a corpus pass; the session prints all scores at its end."""
+
+    def note(corpus: str, passed: int, total: int) -> None:
+        record_property("score", (corpus, passed, total))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was scored on the published test suites."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    scores = {tuple(value) for report in reports for name, value in report.user_properties if name == "score"}
+    if scores:
+        terminalreporter.section("conformance")
+        terminalreporter.write_line(f"{'corpus':<40} {'passed':>6} {'total':>6} {'known gaps':>10}")
+    for corpus, passed, total in sorted(scores):
+        terminalreporter.write_line(f"{corpus:<40} {passed:>6,} {total:>6,} {total - passed:>10,}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

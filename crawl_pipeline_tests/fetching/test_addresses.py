@@ -17,6 +17,7 @@ from crawl_pipeline.domain.pages import FetchFailure, FetchRequest
 from crawl_pipeline.fetching.addresses import is_global_address, permitted
 from crawl_pipeline.fetching.transport import Transport
 from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.conftest import Score
 from crawl_pipeline_tests.fetching.conftest import Fetch
 from crawl_pipeline_tests.fetching.driving import LOOPBACK, collect, fetch_one
 from crawl_pipeline_tests.fetching.vicious_site import PAGE, ViciousSite
@@ -98,7 +99,7 @@ def test_a_network_permits_what_it_contains_also_embedded() -> None:
 
 
 @pytest.mark.conformance
-def test_no_published_spelling_of_an_inner_address_passes() -> None:
+def test_no_published_spelling_of_an_inner_address_passes(score: Score) -> None:
     if not CORPUS.exists():
         pytest.skip("../shared/corpora/ssrf is absent: the published address cases were not run")
     cases = [json.loads(line) for line in CORPUS.read_text().splitlines()]
@@ -113,6 +114,7 @@ def test_no_published_spelling_of_an_inner_address_passes() -> None:
             blocked.append(case)
     assert len(cases) == 304
     assert (let_through, blocked) == ([], [])
+    score("ssrf: address spellings", len(cases), 304)
 
 
 def _parsed_host(case: dict[str, Any]) -> str | None:

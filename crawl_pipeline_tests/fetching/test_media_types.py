@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawl_pipeline.fetching.media_types import media_type
+from crawl_pipeline_tests.conftest import Score
 
 CORPUS = Path(__file__).parents[2].parent / "shared" / "corpora" / "http" / "wpt_content-types.json"
 
@@ -39,7 +40,7 @@ def test_no_text_makes_it_raise_or_hang(values: list[str]) -> None:
 
 
 @pytest.mark.conformance
-def test_it_agrees_with_the_fetch_standards_cases() -> None:
+def test_it_agrees_with_the_fetch_standards_cases(score: Score) -> None:
     if not CORPUS.exists():
         pytest.skip("../shared/corpora/http is absent: the published Content-Type cases were not run")
     cases = json.loads(CORPUS.read_text())
@@ -48,3 +49,4 @@ def test_it_agrees_with_the_fetch_standards_cases() -> None:
         expected = (case["mimeType"] or "").partition(";")[0] or None
         assert media_type(tuple(values)) == expected, case
     assert len(cases) == 16
+    score("http: Content-Type (Fetch)", 16, 16)

@@ -13,6 +13,7 @@ import pytest
 
 from crawl_pipeline.domain.pages import Exchange, FetchRequest
 from crawl_pipeline.fetching.transport import make_transport
+from crawl_pipeline_tests.conftest import Score
 from crawl_pipeline_tests.fetching.conftest import CLIENTS
 from crawl_pipeline_tests.fetching.driving import LOOPBACK, fetch_one
 
@@ -83,7 +84,7 @@ def raw_server() -> Iterator[RawServer]:
 
 
 @pytest.mark.conformance
-def test_published_answers_come_to_the_same_end_with_both_clients(raw_server: RawServer) -> None:
+def test_published_answers_come_to_the_same_end_with_both_clients(raw_server: RawServer, score: Score) -> None:
     if not CORPUS.exists():
         pytest.skip("../shared/corpora/http is absent: the published responses were not run")
     cases: list[dict[str, Any]] = json.loads(CORPUS.read_text())
@@ -105,3 +106,4 @@ def test_published_answers_come_to_the_same_end_with_both_clients(raw_server: Ra
         assert "timeout" not in (by_curl.failure, by_requests.failure), case["title"]
     assert len(cases) == 84
     assert (refused, different) == (REFUSED, DIFFERENT)
+    score("http: raw responses, both clients", len(cases) - len(REFUSED | DIFFERENT), len(cases))

@@ -9,6 +9,7 @@ import pytest
 
 from crawl_pipeline.parsing.charset import header_charset
 from crawl_pipeline.parsing.document import parse
+from crawl_pipeline_tests.conftest import Score
 from crawl_pipeline_tests.unit.parsing_support import CORPORA, NO_CORPORA, document
 
 CYRILLIC = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний."
@@ -48,7 +49,7 @@ def test_the_encoding_is_chosen_in_the_standards_order(
 
 @pytest.mark.conformance
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=NO_CORPORA)
-def test_every_published_prescan_case_gives_its_encoding() -> None:
+def test_every_published_prescan_case_gives_its_encoding(score: Score) -> None:
     cases = [json.loads(line) for line in (CORPORA / "encoding" / "html5lib_prescan.jsonl").read_text().splitlines()]
     wrong = [
         (case["expected"], found)
@@ -57,11 +58,12 @@ def test_every_published_prescan_case_gives_its_encoding() -> None:
     ]
     assert wrong == []
     assert len(cases) == 82
+    score("encoding: prescan", len(cases) - len(wrong), 82)
 
 
 @pytest.mark.conformance
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=NO_CORPORA)
-def test_published_header_and_decoding_facts_hold() -> None:
+def test_published_header_and_decoding_facts_hold(score: Score) -> None:
     """Those of headers, labels and decoding. Labels that only Python knows (`gb18030_2000`) do not apply."""
     names = {"iso8859-4": "iso-8859-4", "cp1252": "windows-1252", "gb18030": "gbk"}
     checked = 0
@@ -83,6 +85,7 @@ def test_published_header_and_decoding_facts_hold() -> None:
             continue
         checked += 1
     assert checked == 44
+    score("encoding: headers and labels", checked, 44)
 
 
 @pytest.mark.parametrize(

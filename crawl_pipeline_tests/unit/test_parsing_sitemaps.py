@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawl_pipeline.parsing.sitemaps import MOST_BYTES, SitemapContents, SitemapUrl, parse_sitemap
+from crawl_pipeline_tests.conftest import Score
 from crawl_pipeline_tests.unit.parsing_support import CORPORA, NO_CORPORA
 
 SITEMAPS = CORPORA / "sitemaps"
@@ -83,7 +84,7 @@ PUBLISHED = {
 
 @pytest.mark.conformance
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=NO_CORPORA)
-def test_every_published_sitemap_gives_its_urls() -> None:
+def test_every_published_sitemap_gives_its_urls(score: Score) -> None:
     there = {str(path.relative_to(SITEMAPS)) for path in SITEMAPS.rglob("*") if path.is_file()}
     assert there == set(PUBLISHED)
     for name, (expected, sitemaps) in PUBLISHED.items():
@@ -92,6 +93,7 @@ def test_every_published_sitemap_gives_its_urls() -> None:
         assert (len(found) if isinstance(expected, int) else found) == expected, name
         assert len(contents.sitemaps) == sitemaps, name
         assert not contents.truncated, name
+    score("sitemaps and feeds", len(PUBLISHED), len(there))
 
 
 def test_a_urls_last_change_is_an_instant_in_utc() -> None:

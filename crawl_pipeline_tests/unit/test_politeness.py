@@ -19,6 +19,7 @@ from crawl_pipeline.domain.politeness import (
     http_date,
     retry_after,
 )
+from crawl_pipeline_tests.conftest import Score
 
 HTTP = Path(__file__).parents[3] / "shared" / "corpora" / "http"
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -101,15 +102,17 @@ def _cases(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.conformance
-def test_published_retry_after_values_are_read_as_their_authors_say() -> None:
-    for case in _cases("retry_after.json"):
+def test_published_retry_after_values_are_read_as_their_authors_say(score: Score) -> None:
+    cases = _cases("retry_after.json")
+    for case in cases:
         now = datetime.fromisoformat(case["now"]) if case["now"] else NOW
         wait = retry_after(case["value"], now, timedelta(days=1))
         assert (None if wait is None else wait.total_seconds()) == case["seconds"], case
+    score("http: Retry-After", len(cases), len(cases))
 
 
 @pytest.mark.conformance
-def test_published_strict_http_dates_are_read_as_rfc_9110_says() -> None:
+def test_published_strict_http_dates_are_read_as_rfc_9110_says(score: Score) -> None:
     cases = [case for case in _cases("http_dates.json") if "strict RFC 9110" in case["source"]]
     wrong = set()
     for case in cases:
@@ -118,3 +121,4 @@ def test_published_strict_http_dates_are_read_as_rfc_9110_says() -> None:
             wrong.add(case["input"])
     assert wrong == set(KNOWN_GAPS)
     assert len(cases) == 232
+    score("http: strict dates (RFC 9110)", len(cases) - len(wrong), len(cases))

@@ -19,6 +19,7 @@ from crawl_pipeline.domain.robots import (
     product_token,
     robots_verdict_for_status,
 )
+from crawl_pipeline_tests.conftest import Score
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpora" / "robots" / "robots_core.jsonl"
 KNOWN_GAPS = {
@@ -235,7 +236,7 @@ def test_no_bytes_make_it_raise(body: bytes, agent: str, path: str) -> None:
 
 
 @pytest.mark.conformance
-def test_published_cases_are_decided_as_their_authors_say() -> None:
+def test_published_cases_are_decided_as_their_authors_say(score: Score) -> None:
     if not CORPUS.exists():
         pytest.skip("the conformance data is not there: ../shared/corpora")
     cases = [json.loads(line) for line in CORPUS.read_bytes().splitlines()]
@@ -246,3 +247,4 @@ def test_published_cases_are_decided_as_their_authors_say() -> None:
             wrong.add(case["id"])
     assert wrong == set(KNOWN_GAPS)
     assert len(cases) == 1_214
+    score("robots: core", len(cases) - len(wrong), 1_214)

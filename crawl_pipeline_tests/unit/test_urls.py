@@ -21,6 +21,7 @@ from crawl_pipeline.domain.urls import (
     canonical_path,
     parse_href,
 )
+from crawl_pipeline_tests.conftest import Score
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpora" / "url" / "urltestdata.json"
 SOURCE_DEFAULT = PlainPolicy(drop_query=("utm_*", "gclid", "fbclid"), sort_query=True)
@@ -322,7 +323,7 @@ def _cases() -> list[dict[str, str | None]]:
 
 
 @pytest.mark.conformance
-def test_every_case_of_the_web_platform_tests_is_parsed_as_expected() -> None:
+def test_every_case_of_the_web_platform_tests_is_parsed_as_expected(score: Score) -> None:
     cases = _cases()
     wrong = [
         case
@@ -331,6 +332,7 @@ def test_every_case_of_the_web_platform_tests_is_parsed_as_expected() -> None:
     ]
     assert wrong == []
     assert len(cases) == 891
+    score("url: web platform tests", len(cases), 891)
 
 
 @pytest.mark.conformance
