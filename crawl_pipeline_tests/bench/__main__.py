@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pages", type=int, default=2000, help="of the link-heavy site (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=32, help="requests at once (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=5, help="per crawler (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=10, help="per crawler and seed (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="of the kills (default: %(default)s)")
     parser.add_argument("--only", help="crawlers whose name has this in it, such as naive or scrapy")
     parser.add_argument("--scrapy-python", default=sys.executable, help="an interpreter that has Scrapy")
     options = parser.parse_args(arguments)
@@ -90,14 +91,18 @@ def _crawlers(options: argparse.Namespace, with_peers: bool) -> tuple[dict[str, 
 def run_kills(options: argparse.Namespace) -> list[str]:
     """Print the table of kills; returns what could not be measured."""
     results, failures = [], []
-    for name, contestant in (("crawl_pipeline", kills.our_contestant), ("naive", kills.naive_contestant)):
-        if (options.only or "") not in name:
-            continue
-        try:
-            with Shop.start() as shop, contestant(shop) as crawler:
-                results.append(kills.killed(crawler, shop, options.kills))
-        except (kills.CrawlerStuck, CommandFailed) as failure:
-            failures.append(f"{name}: {failure}")
+    contestants = {"crawl_pipeline": kills.our_contestant, "naive": kills.naive_contestant}
+    for seed in range(1, options.seeds + 1):
+        points = kills.kill_points(options.kills, seed)
+        print(f"seed {seed}: killed at {', '.join(map(str, points))} of {kills.PAGES} pages", flush=True)
+        for name, contestant in contestants.items():
+            if (options.only or "") not in name:
+                continue
+            try:
+                with Shop.start() as shop, contestant(shop) as crawler:
+                    results.append((seed, kills.killed(crawler, shop, points)))
+            except (kills.CrawlerStuck, CommandFailed) as failure:
+                failures.append(f"{name}, seed {seed}: {failure}")
     print(kill_table(results))
     return failures
 

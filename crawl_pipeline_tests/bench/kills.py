@@ -7,6 +7,7 @@ killed at the same progress, however much of it it then does again.
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import tempfile
@@ -71,18 +72,17 @@ class CrawlerStuck(Exception):
     """A contestant neither got to its next kill nor ended by itself within patience."""
 
 
-def killed(contestant: Contestant, shop: Shop, kills: int) -> KillResult:
-    """Kill the contestant `kills` times, evenly over its progress, then let it finish."""
+def killed(contestant: Contestant, shop: Shop, points: Sequence[int]) -> KillResult:
+    """Kill the contestant when it has fetched so many different pages, point after point, then let it finish."""
     began = time.monotonic()
-    points = kill_points(kills)
     done = sum(_is_killed(contestant, partial(_has_answered, shop, pages)) for pages in points)
     _is_killed(contestant, lambda: False)
     return _judge(contestant, shop, done, time.monotonic() - began)
 
 
-def kill_points(kills: int) -> list[int]:
-    """The numbers of new pages at which to kill: the middles of as many equal parts of the shop."""
-    return [PAGES * (2 * number + 1) // (2 * kills) for number in range(kills)]
+def kill_points(kills: int, seed: int) -> list[int]:
+    """How many different pages were fetched when a kill falls: at random over 5 to 95 % of the shop, in order."""
+    return sorted(random.Random(seed).sample(range(PAGES * 5 // 100, PAGES * 95 // 100), kills))
 
 
 def _has_answered(shop: Shop, pages: int) -> bool:

@@ -50,19 +50,32 @@ def stage_table(stages: Sequence[Stage]) -> str:
     return f"\n{_markdown(['stage', 'where', 'CPU µs a page'], rows)}\n\ntwo cores allow {2e6 / total:.0f} pages/s\n"
 
 
-def kill_table(results: Sequence[KillResult]) -> str:
-    """One row a crawler."""
+def kill_table(results: Sequence[tuple[int, KillResult]]) -> str:
+    """One row a seed and crawler."""
     if not results:
         return "nothing was measured"
-    head = ["crawler", "kills", "page requests", "repeated", "rows", "right", "duplicates", "missing", "wrong", "s"]
+    head = [
+        "seed",
+        "crawler",
+        "kills",
+        "page requests",
+        "repeated",
+        "rows",
+        "right",
+        "duplicates",
+        "missing",
+        "wrong",
+        "s",
+    ]
     rows = [
         [
+            str(seed),
             result.name,
             *map(str, (result.kills, result.requests, result.repeated, result.rows, result.right)),
             *map(str, (result.duplicates, result.missing, result.wrong)),
             f"{result.elapsed:.1f}",
         ]
-        for result in results
+        for seed, result in results
     ]
     return f"\n{_markdown(head, rows)}\n"
 

@@ -143,19 +143,23 @@ def test_speed_is_taken_from_the_origin_and_not_from_the_crawler() -> None:
 
 
 def test_kills_are_spread_over_the_shop() -> None:
-    assert kills.kill_points(5) == [52, 157, 262, 367, 472]
-    assert kills.kill_points(0) == []
+    points = kills.kill_points(10, seed=1)
+    assert points == sorted(set(points))
+    assert len(points) == 10
+    assert (26, 498) <= (points[0], points[-1]) <= (498, 498)
+    assert points != kills.kill_points(10, seed=2)
+    assert kills.kill_points(0, seed=1) == []
 
 
 @pytest.mark.slow
 def test_the_naive_crawler_repeats_itself_and_stores_duplicates_when_it_is_killed() -> None:
     with Shop.start(latency=0.003) as shop, kills.naive_contestant(shop, checkpoint_every=100) as contestant:
-        result = kills.killed(contestant, shop, kills=1)
+        result = kills.killed(contestant, shop, [262])
         stored = Counter(sku for sku, _, _ in contestant.stored())
     assert (result.kills, result.pages, result.missing, result.wrong) == (1, 525, 0, 0)
     assert result.repeated > 0
     assert result.duplicates == result.rows - 500 == sum(stored.values()) - len(stored) > 0
-    assert "| naive " in kill_table([result])
+    assert "| naive " in kill_table([(1, result)])
 
 
 def test_the_contract_for_the_link_site_names_the_origin() -> None:
