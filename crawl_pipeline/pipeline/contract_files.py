@@ -27,11 +27,21 @@ class LoadedContract:
 
 
 def load_contracts(folders: Sequence[Path], check_selector: CheckSelector | None = None) -> dict[str, LoadedContract]:
-    """Every contract (`*.yaml`, `*.yml`) of the folders by source, in the order of folders and file names.
+    """As `read_contracts`. Raises ContractErrors with every fault of every file; then nothing is loaded."""
+    valid, errors = read_contracts(folders, check_selector)
+    if errors:
+        raise ContractErrors(errors)
+    return valid
 
-    Raises ContractErrors with every fault of every file; then nothing is loaded. `check_selector` judges CSS.
+
+def read_contracts(
+    folders: Sequence[Path], check_selector: CheckSelector | None = None
+) -> tuple[dict[str, LoadedContract], list[ContractError]]:
+    """The valid contracts (`*.yaml`, `*.yml`) of the folders by source, in the order of folders and file names.
+
+    Beside them, what is wrong with the others; a source that two files claim is not valid. `check_selector` judges CSS.
     """
-    loaded: dict[str, LoadedContract] = {}
+    claims: dict[str, list[LoadedContract]] = {}
     errors: list[ContractError] = []
     for file in _files(folders, errors):
         try:
@@ -39,12 +49,11 @@ def load_contracts(folders: Sequence[Path], check_selector: CheckSelector | None
         except ContractError as error:
             errors.append(error)
             continue
-        first = loaded.setdefault(found.contract.source, found)
-        if first is not found:
-            errors.append(_duplicate(found, first))
-    if errors:
-        raise ContractErrors(errors)
-    return loaded
+        same = claims.setdefault(found.contract.source, [])
+        if same:
+            errors.append(_duplicate(found, same[0]))
+        same.append(found)
+    return {source: files[0] for source, files in claims.items() if len(files) == 1}, errors
 
 
 def read_contract(file: Path, check_selector: CheckSelector | None = None) -> LoadedContract:
@@ -100,6 +109,8 @@ def _files(folders: Sequence[Path], errors: list[ContractError]) -> Iterator[Pat
 
 
 def _text(file: Path) -> str:
+    if file.exists() and not file.is_file():  # reading a pipe would wait for ever
+        raise _unreadable(file, "is no regular file")
     try:
         with file.open("rb") as stream:
             raw = stream.read(LARGEST_FILE + 1)

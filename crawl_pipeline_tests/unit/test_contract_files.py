@@ -184,6 +184,12 @@ def test_link_to_nowhere_is_a_fault(tmp_path: Path) -> None:
     assert fault.message == "cannot be read (No such file or directory)"
 
 
+def test_pipe_is_a_fault_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ContractErrors, match="no regular file"):
+        load_contracts([tmp_path])
+
+
 def test_bundled_contracts_are_valid_and_free_of_warnings() -> None:
     folders = [PROJECT / "crawl_pipeline" / "sources", PROJECT / "crawl_pipeline" / "demo" / "sources"]
     found = load_contracts(folders)
