@@ -1,4 +1,4 @@
-"""A worker process: `python -m crawl_pipeline.pipeline.child`, started by the supervisor or a re-extraction.
+"""A worker process: what a fork of the nursery runs, for the supervisor or a re-extraction.
 
 Reads its orders as one line of JSON from standard input, then crawls until that pipe closes: a stop, or the parent's
 death. Imports no Dagster. Exit codes: 0 stopped as asked; `orders.exit_code` where it gave up, with the sentence on
@@ -34,8 +34,8 @@ from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 
 
-def main() -> int:
-    """Work as ordered; see the module."""
+def main(hand_fd: int) -> int:
+    """Work as ordered; see the module. `hand_fd`: the file that is shared with the supervisor."""
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
@@ -44,16 +44,16 @@ def main() -> int:
     orders = Orders.from_line(sys.stdin.buffer.readline())
     try:
         if orders.kind == "crawl":
-            _crawl(orders, stop)
+            _crawl(orders, hand_fd, stop)
         else:
-            _re_extract(orders, stop)
+            _re_extract(orders, hand_fd, stop)
     except CrawlError as error:
         os.write(report, str(error).encode())
         return exit_code(error)
     return 0
 
 
-def _crawl(orders: Orders, stop: threading.Event) -> None:
+def _crawl(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
     contract = Contract.from_json(orders.contract)
     url = os.environ["CRAWL_WORKER_DATABASE"]
     lease_for = timedelta(seconds=orders.lease_for)
@@ -77,7 +77,7 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
     transport = make_transport(contract.fetch.client, max_in_flight=orders.in_flight + 8)
     clock = DatabaseClock()
     leases = LeaseTable(clock, lease_for)
-    hand = _hand(orders)
+    hand = _hand(hand_fd)
     share = Share(in_flight=orders.in_flight, slots=orders.slots)
     loop = CrawlLoop(
         database, frontier, contract, transport, leases, clock, hand, source_id=orders.source_id, share=share
@@ -130,7 +130,7 @@ def _crawl(orders: Orders, stop: threading.Event) -> None:
     database.retry(lambda connection: crawls.end_worker(connection, orders.worker_id, ended, pages, others))
 
 
-def _re_extract(orders: Orders, stop: threading.Event) -> None:
+def _re_extract(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
     contract = Contract.from_json(orders.contract)
     database = Database.connect(
         os.environ["CRAWL_WORKER_DATABASE"],
@@ -139,11 +139,11 @@ def _re_extract(orders: Orders, stop: threading.Event) -> None:
         stop=stop,
     )
     _stop_when_told(stop, lambda: None)
-    read_stale(database, contract, PageReader(contract, _hand(orders)), orders, stop)
+    read_stale(database, contract, PageReader(contract, _hand(hand_fd)), orders, stop)
 
 
-def _hand(orders: Orders) -> Hand:
-    with os.fdopen(orders.hand_fd, "r+b") as file:
+def _hand(hand_fd: int) -> Hand:
+    with os.fdopen(hand_fd, "r+b") as file:
         return Hand(file)
 
 
@@ -161,7 +161,3 @@ def _stop_when_told(stop: threading.Event, wake: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, tell)
     threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

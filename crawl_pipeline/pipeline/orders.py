@@ -37,7 +37,6 @@ class Orders:
     contract: str
     in_flight: int
     slots: int
-    hand_fd: int
     patience: float
     lease_for: float
     grace: float

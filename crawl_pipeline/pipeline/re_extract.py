@@ -132,7 +132,6 @@ def _orders(contract: Contract, row: CrawlRow) -> Orders:
         contract=contract.to_json(),
         in_flight=0,
         slots=0,
-        hand_fd=-1,
         patience=60.0,
         lease_for=60.0,
         grace=10.0,

@@ -184,7 +184,6 @@ class Supervisor:
             contract=self._crawl.contract,
             in_flight=max(1, -(-self._contract.limits.max_in_flight // workers)),
             slots=max(1, -(-self._contract.politeness.slots // (2 * workers))),
-            hand_fd=-1,
             patience=self._database.patience.total_seconds(),
             lease_for=self._lease_for.total_seconds(),
             grace=self._grace.total_seconds(),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO
 
 import psutil
 
 from crawl_pipeline.errors import CrawlError
 from crawl_pipeline.pipeline.hand import Hand, Held
+from crawl_pipeline.pipeline.nursery import nursery
 from crawl_pipeline.pipeline.orders import Orders, error_of
 
 _STALL_MARGIN = 1.0  # seconds beyond `page_timeout`, by when the worker's own timer has failed to stop the page
@@ -43,13 +43,11 @@ class WorkerProcess:
         self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-worker-")  # noqa: SIM115  closed at its end
         # A file and no pipe: a process that an extractor forked may hold it open for as long as it lives.
         self._report: IO[bytes] = tempfile.TemporaryFile(prefix="crawl-report-")  # noqa: SIM115  closed at its end
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "crawl_pipeline.pipeline.child"],
-            stdin=subprocess.PIPE,
-            stdout=self._report,
-            stderr=self._errors,
-            pass_fds=[self._file.fileno()],
-            env={
+        self._process = nursery().fork(
+            output=self._report.fileno(),
+            errors=self._errors.fileno(),
+            hand=self._file.fileno(),
+            environment={
                 **os.environ,
                 "CRAWL_WORKER_DATABASE": database_url,
                 "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),  # custom extractors too
@@ -58,18 +56,14 @@ class WorkerProcess:
         self.pid = self._process.pid
         self._stop_by: float | None = None
         self._stalled: Held | None = None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(replace(orders, hand_fd=self._file.fileno()).to_line())
+        with suppress(BrokenPipeError):  # it is dead already; `end` tells of what
+            self._process.stdin.write(orders.to_line())
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is dead already; `end` tells of what
 
     def stop(self) -> None:
         """Ask it to stop: finish, commit, give the rest back. After the grace time `watch` kills it."""
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self._grace
-            assert self._process.stdin is not None
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
 
@@ -104,9 +98,8 @@ class WorkerProcess:
         said = self._report.read(4000).decode("utf-8", "replace").strip()
         self._report.close()
         held = self._stalled or self.hand.held()  # whatever the code: who stops as asked has nothing in hand
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
         end = End(
             ended_by=f"signal {-code}" if code < 0 else f"exit {code}",

@@ -149,13 +149,13 @@ def test_a_killed_run_is_launched_again_and_one_under_way_at_the_end_gives_its_l
 
 
 def run_process(command: Command) -> psutil.Process:
-    """The process of the run that is under way: the one that has workers."""
-    (worker, *_) = [
+    """The process of the run that is under way: the one that has a nursery."""
+    (nursery, *_) = [
         process
         for process in psutil.Process(command.process.pid).children(recursive=True)
-        if "crawl_pipeline.pipeline.child" in process.cmdline()
+        if "crawl_pipeline.pipeline.nursery" in process.cmdline()
     ]
-    parent = worker.parent()
+    parent = nursery.parent()
     assert parent is not None
     return parent
 

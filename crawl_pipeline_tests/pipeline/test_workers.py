@@ -21,6 +21,7 @@ from crawl_pipeline.errors import (
 )
 from crawl_pipeline.parsing.extraction import Extractor
 from crawl_pipeline.pipeline.crawl import load_open_crawl
+from crawl_pipeline.pipeline.nursery import nursery
 from crawl_pipeline.pipeline.orders import error_of, exit_code
 from crawl_pipeline.pipeline.re_extract import re_extract
 from crawl_pipeline.storage.database import Database
@@ -186,7 +187,8 @@ def test_workers_that_cannot_start_end_the_crawl_in_a_sentence(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawl_pipeline.pipeline.supervisor._MOST_DEATHS", 3)
-    monkeypatch.setattr("crawl_pipeline.pipeline.worker_process.sys.executable", "/bin/false")
+    nursery().close()
+    monkeypatch.setattr("crawl_pipeline.pipeline.nursery.sys.executable", "/bin/false")
     with Site(lambda asked: page("start")) as site:
         running = start(database, contract(site))
         with pytest.raises(WorkersKeepDying, match="worker processes ended 3 times in a row"):
