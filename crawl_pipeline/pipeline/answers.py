@@ -15,7 +15,7 @@ from crawl_pipeline.domain.pages import CompletedPage, Exchange, FoundLink, Know
 from crawl_pipeline.domain.urls import canonical_path
 from crawl_pipeline.parsing.extraction import PageTimeout
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
-from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
+from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange, redirected
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
@@ -39,6 +39,8 @@ class Answers:
         reader: PageReader,
         sitemaps: SitemapVisits,
         known_links: KnownLinks,
+        target_visit: Callable[[Visit], Visit],
+        adopt: Callable[[Visit, Visit, Callable[[bool], None]], None],
         hand_over: Callable[[Visit, CompletedPage], None],
     ) -> None:
         self._database = database
@@ -49,11 +51,17 @@ class Answers:
         self._reader = reader
         self._sitemaps = sitemaps
         self._known_links = known_links
+        self._target_visit = target_visit
+        self._adopt = adopt
         self._hand_over = hand_over
 
     def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
         """Judge the last hop of a visit (`verdict`: what a redirect was judged already)."""
-        verdict = verdict or judge_exchange(exchange, was_conditional=visit.is_conditional)
+        if verdict is None:
+            verdict = judge_exchange(exchange, was_conditional=visit.is_conditional)
+            if visit.target is not None and verdict.state is not UrlState.QUEUED and not visit.claimed.is_sitemap:
+                self._take_for_target(visit, exchange)
+                return
         if verdict.state is None and not visit.claimed.is_sitemap:
             self._read(visit, exchange)
             return
@@ -75,7 +83,24 @@ class Answers:
 
     def decide(self, visit: Visit, verdict: Verdict, links: tuple[FoundLink, ...] = ()) -> None:
         """Hand over a page whose content is not looked at."""
+        if verdict.leads_to is not None:
+            links = self._known_links.unknown((verdict.leads_to,), visit.claimed.depth)
         self._hand_over(visit, replace(self._decided(visit, verdict), links=links))
+
+    def _take_for_target(self, visit: Visit, exchange: Exchange) -> None:
+        """Redirects ended at another page: what came is that page's, where nobody has visited it yet."""
+        target = self._target_visit(visit)
+        assert target.page is not None
+        verdict = redirected(target.page)
+
+        def decide(is_adopted: bool) -> None:
+            if is_adopted:
+                self.take(target, exchange, None)  # first, so that its records are stored when it takes them over
+            else:
+                visit.note(exchange)
+            self.decide(visit, verdict)
+
+        self._adopt(visit, target, decide)
 
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
@@ -122,6 +147,7 @@ class Answers:
             exchange,
             hashed=hashed,
             known=visit.claimed.version if is_same else None,
+            is_back=visit.claimed.outcome is UrlState.REJECTED,
             extractor_version=self._reader.extractor_version,
             client=self._client,
             links=self._known_links.unknown(reading.links, visit.claimed.depth + 1),

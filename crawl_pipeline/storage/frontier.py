@@ -99,6 +99,14 @@ class Frontier:
         """Give leases back uncounted: each URL gets back the state and due time it had. Returns how many URLs."""
         return int(self._rows(call("release", 1), [list(tokens)])[0][0] or 0)
 
+    def adopt(self, token: LeaseToken, target: ClaimedUrl, found_on: UrlKey) -> bool:
+        """Add a never visited URL of the lease's host to a lease; False where it was visited, is leased or set aside.
+
+        Safe to repeat: what the lease holds already is adopted.
+        """
+        arguments = [token, target.key, storable(target.url), target.depth, found_on]
+        return bool(self._rows(call("adopt", 5), arguments)[0][0])
+
     def complete(self, pages: Sequence[CompletedPage]) -> Completion:
         """Store the whole effect of 1 to 64 pages in one transaction, under their lease tokens.
 
@@ -154,11 +162,12 @@ class Frontier:
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
         return [
             *columns(
-                13,
+                14,
                 (
                     (
                         *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
                         *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed),
+                        p.redirected_to,
                     )
                     for p in pages
                 ),
@@ -241,6 +250,7 @@ def _claimed(row: Any) -> ClaimedUrl:
         depth=row.o_depth,
         tries=row.o_tries,
         expiries=row.o_expiries,
+        last_fetched_at=row.o_last_fetched_at,
         outcome=UrlState(row.o_outcome) if row.o_outcome else None,
         reason=row.o_reason,
         etag=row.o_etag,
