@@ -66,16 +66,10 @@ class Answers:
             self._read(visit, exchange)
             return
         visit.note(exchange)
-        links: tuple[FoundLink, ...] = ()
         if verdict.state is None:
-            verdict = Verdict(state=UrlState.ACCEPTED)
-            try:
-                with self._reader.limited(visit.slot.held.token, visit.claimed.key):
-                    links = self._sitemaps.links(visit, exchange)
-            except PageTimeout:
-                detail = "the sitemap was not read within fetch.page_timeout"
-                verdict = Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail)
-        self.decide(visit, verdict, links)
+            self._read_sitemap(visit, exchange)
+        else:
+            self.decide(visit, verdict)
 
     def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
         """Whether an answer speaks against its host."""
@@ -122,6 +116,17 @@ class Answers:
             self._complete(visit, exchange, reading, hashed, known.content_hash)
         else:
             self._compare(visit, exchange, reading, hashed, known)
+
+    def _read_sitemap(self, visit: Visit, exchange: Exchange) -> None:
+        try:
+            with self._reader.limited(visit.slot.held.token, visit.claimed.key):
+                listing = self._sitemaps.read(visit, exchange)
+        except PageTimeout:
+            detail = "the sitemap was not read within fetch.page_timeout"
+            self.decide(visit, Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail))
+            return
+        accepted = Verdict(state=UrlState.ACCEPTED)
+        self._sitemaps.store(listing, lambda links: self.decide(visit, accepted, links))
 
     def _compare(self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes, known: KnownVersion) -> None:
         """Other rules read the stored version: its hash is made again from its body, so that changed rules alone

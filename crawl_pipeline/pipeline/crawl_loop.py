@@ -78,7 +78,7 @@ class CrawlLoop:
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
-        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id)
+        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
         self._answers = Answers(
             database,
             self.thread,

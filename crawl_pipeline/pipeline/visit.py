@@ -11,6 +11,7 @@ from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, PageUrl
 from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
+from crawl_pipeline.parsing.sitemaps import MOST_BYTES as MOST_SITEMAP_BYTES
 from crawl_pipeline.pipeline.contract_files import secret_headers
 from crawl_pipeline.pipeline.decide import Verdict, log_of
 from crawl_pipeline.pipeline.leases import Slot
@@ -102,8 +103,9 @@ class Requests:
                 headers["If-None-Match"] = visit.claimed.etag
             if visit.claimed.last_modified:
                 headers["If-Modified-Since"] = visit.claimed.last_modified
-        types = None if visit.claimed.is_sitemap else self._fetch.types
-        return self._request(visit.url, headers, types)
+        if visit.claimed.is_sitemap:
+            return replace(self._request(visit.url, headers, None), max_bytes=MOST_SITEMAP_BYTES)
+        return self._request(visit.url, headers, self._fetch.types)
 
     def robots_request(self, url: str) -> FetchRequest:
         """A request for robots.txt, or a hop of it: without the contract's headers, since it may leave the host."""

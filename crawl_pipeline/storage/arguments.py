@@ -12,6 +12,7 @@ _TYPES = {
     "renew": "uuid[] interval",
     "release": "uuid[]",
     "adopt": "uuid uuid text smallint uuid",
+    "make_changed_due": "uuid interval uuid[] timestamptz[]",
     "finished": "uuid",
     "throttle_host": "int interval interval",
     "block_host": "int timestamptz text",

@@ -125,6 +125,19 @@ class Frontier:
         row = self._rows(call("finished", 1), [self._crawl_id])[0]
         return Standing(status=row.status, next_at=row.next_at)
 
+    def make_changed_due(self, changed: Sequence[tuple[UrlKey, datetime]], least: timedelta) -> int:
+        """Visited pages that changed since their last fetch are due at once, `least` after it at the soonest.
+
+        One statement; returns how many moved. Unknown pages, and those whose turn it is anyway, stay as they are.
+        """
+        keys, times = columns(2, changed)
+        return int(self._rows(call("make_changed_due", 4), [self._crawl_id, least, keys, times])[0][0])
+
+    def sitemap_count(self) -> int:
+        """How many sitemaps the source knows."""
+        statement = "SELECT count(*) FROM urls WHERE source_id = %s AND is_sitemap"
+        return int(self._rows(statement, [self._source_id])[0][0])
+
     def throttle_host(self, host_id: int, asked: timedelta | None, cap: timedelta) -> datetime:
         """429 or 503: no worker starts a request at the host before the returned time."""
         return self._rows(call("throttle_host", 3), [host_id, asked, cap])[0][0]  # type: ignore[no-any-return]
