@@ -128,6 +128,8 @@ def _rejected(contract: Contract, page: PageUrl, url: UrlFacts) -> str:
     if url.reason == Reason.GONE:
         return "gone, confirmed by a second visit; looked at again now and then"
     freshness = RevisitPolicy(contract.freshness).freshness(canonical_path(page.canonical))
+    if url.reason == Reason.REDIRECTED:
+        return f"leads to another page, which has the content; followed again after {span(freshness.window)}"
     refused = f"a complete answer that is not what the contract asks for ({_in_words(url.reason)})"
     return f"{refused}; visited again after {span(freshness.window)} ({freshness.rule})"
 

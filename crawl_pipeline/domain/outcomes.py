@@ -41,6 +41,7 @@ class Reason(StrEnum):
     HTTP_STATUS = "http_status"  # any other complete answer that is not 200 or 304
     CONTENT_TYPE = "content_type"  # not in `fetch.types`
     TOO_LARGE = "too_large"  # over `fetch.max_bytes` after decompression
+    REDIRECTED = "redirected"  # to another page of the source, which has the content
     REDIRECT_OUT = "redirect_out"  # to another authority, or out of scope
     REDIRECT_LOOP = "redirect_loop"  # more hops than allowed
     CONTENT_CONTRACT = "content_contract"  # `accept`, or a required field is missing

@@ -50,7 +50,8 @@ class ClaimedUrl:
     depth: int
     tries: int
     expiries: int
-    outcome: UrlState | None  # the last complete answer's
+    last_fetched_at: datetime | None  # of the last complete answer
+    outcome: UrlState | None  # its state
     reason: str | None
     etag: str | None
     last_modified: str | None
@@ -193,3 +194,4 @@ class CompletedPage:
     extraction: tuple[str, bytes] | None = None  # (extractor version, content hash) of the current version, when new
     links: tuple[FoundLink, ...] = ()
     records: tuple[Record, ...] | None = None  # the page's whole set; None: leave them as they are
+    redirected_to: UrlKey | None = None  # the page that has the content now: records that both claim pass to it

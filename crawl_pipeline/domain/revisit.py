@@ -16,7 +16,8 @@ from crawl_pipeline.domain.outcomes import Reason, UrlState
 
 DEFAULT_INTERVAL = 0.8  # of the window: the rest is room for a crawl to reach the page before the promise breaks
 LATEST_CONFIRMATION = timedelta(hours=1)  # a first 404 is looked at again soon: it may be a mistake of the site
-GONE_WINDOWS = 4  # a confirmed 404 is looked at again after so many windows
+GONE_WINDOWS = 4  # a confirmed 404 is looked at again after so many windows, then each time after twice as long …
+GONE_LONGEST = timedelta(days=90)  # … up to this, or to the window where that is longer
 
 
 class _Pace(Protocol):
@@ -65,10 +66,19 @@ class RevisitPolicy:
         """What holds for a canonical path: the first rule whose glob takes it, else the section's own."""
         return next((freshness for glob, freshness in self._rules if glob.fullmatch(path)), self._default)
 
-    def next_due(self, path: str, now: datetime, state: UrlState, reason: Reason | None = None) -> datetime | None:
+    def next_due(
+        self,
+        path: str,
+        now: datetime,
+        state: UrlState,
+        reason: Reason | None = None,
+        *,
+        gone_since_check: timedelta | None = None,
+    ) -> datetime | None:
         """When a page is due after a complete answer at `now`; None: never by itself (quarantined, cancelled).
 
         After accepted and unchanged: never later than the window, never sooner than `freshness.min`.
+        `gone_since_check`: how long ago it was last checked, where it was gone then already.
         """
         freshness = self.freshness(path)
         if state in (UrlState.ACCEPTED, UrlState.UNCHANGED):
@@ -78,7 +88,10 @@ class RevisitPolicy:
         if reason is Reason.NOT_FOUND:
             return now + min(max(self._min, LATEST_CONFIRMATION), freshness.window)
         if reason is Reason.GONE:
-            return now + freshness.window * GONE_WINDOWS
+            wait = freshness.window * GONE_WINDOWS
+            if gone_since_check is not None:
+                wait = max(wait, gone_since_check * 2)
+            return now + min(wait, max(GONE_LONGEST, freshness.window))
         return now + freshness.window
 
 

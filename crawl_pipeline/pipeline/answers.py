@@ -15,7 +15,7 @@ from crawl_pipeline.domain.pages import CompletedPage, Exchange, FoundLink, Know
 from crawl_pipeline.domain.urls import canonical_path
 from crawl_pipeline.parsing.extraction import PageTimeout
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
-from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange
+from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange, redirected
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
@@ -39,6 +39,8 @@ class Answers:
         reader: PageReader,
         sitemaps: SitemapVisits,
         known_links: KnownLinks,
+        target_visit: Callable[[Visit], Visit],
+        adopt: Callable[[Visit, Visit, Callable[[bool], None]], None],
         hand_over: Callable[[Visit, CompletedPage], None],
     ) -> None:
         self._database = database
@@ -49,25 +51,25 @@ class Answers:
         self._reader = reader
         self._sitemaps = sitemaps
         self._known_links = known_links
+        self._target_visit = target_visit
+        self._adopt = adopt
         self._hand_over = hand_over
 
     def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
         """Judge the last hop of a visit (`verdict`: what a redirect was judged already)."""
-        verdict = verdict or judge_exchange(exchange, was_conditional=visit.is_conditional)
+        if verdict is None:
+            verdict = judge_exchange(exchange, was_conditional=visit.is_conditional)
+            if visit.target is not None and verdict.state is not UrlState.QUEUED and not visit.claimed.is_sitemap:
+                self._take_for_target(visit, exchange)
+                return
         if verdict.state is None and not visit.claimed.is_sitemap:
             self._read(visit, exchange)
             return
         visit.note(exchange)
-        links: tuple[FoundLink, ...] = ()
         if verdict.state is None:
-            verdict = Verdict(state=UrlState.ACCEPTED)
-            try:
-                with self._reader.limited(visit.slot.held.token, visit.claimed.key):
-                    links = self._sitemaps.links(visit, exchange)
-            except PageTimeout:
-                detail = "the sitemap was not read within fetch.page_timeout"
-                verdict = Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail)
-        self.decide(visit, verdict, links)
+            self._read_sitemap(visit, exchange)
+        else:
+            self.decide(visit, verdict)
 
     def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
         """Whether an answer speaks against its host."""
@@ -75,7 +77,24 @@ class Answers:
 
     def decide(self, visit: Visit, verdict: Verdict, links: tuple[FoundLink, ...] = ()) -> None:
         """Hand over a page whose content is not looked at."""
+        if verdict.leads_to is not None:
+            links = self._known_links.unknown((verdict.leads_to,), visit.claimed.depth)
         self._hand_over(visit, replace(self._decided(visit, verdict), links=links))
+
+    def _take_for_target(self, visit: Visit, exchange: Exchange) -> None:
+        """Redirects ended at another page: what came is that page's, where nobody has visited it yet."""
+        target = self._target_visit(visit)
+        assert target.page is not None
+        verdict = redirected(target.page)
+
+        def decide(is_adopted: bool) -> None:
+            if is_adopted:
+                self.take(target, exchange, None)  # first, so that its records are stored when it takes them over
+            else:
+                visit.note(exchange)
+            self.decide(visit, verdict)
+
+        self._adopt(visit, target, decide)
 
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
@@ -97,6 +116,17 @@ class Answers:
             self._complete(visit, exchange, reading, hashed, known.content_hash)
         else:
             self._compare(visit, exchange, reading, hashed, known)
+
+    def _read_sitemap(self, visit: Visit, exchange: Exchange) -> None:
+        try:
+            with self._reader.limited(visit.slot.held.token, visit.claimed.key):
+                listing = self._sitemaps.read(visit, exchange)
+        except PageTimeout:
+            detail = "the sitemap was not read within fetch.page_timeout"
+            self.decide(visit, Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail))
+            return
+        accepted = Verdict(state=UrlState.ACCEPTED)
+        self._sitemaps.store(listing, lambda links: self.decide(visit, accepted, links))
 
     def _compare(self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes, known: KnownVersion) -> None:
         """Other rules read the stored version: its hash is made again from its body, so that changed rules alone
@@ -122,6 +152,7 @@ class Answers:
             exchange,
             hashed=hashed,
             known=visit.claimed.version if is_same else None,
+            is_back=visit.claimed.outcome is UrlState.REJECTED,
             extractor_version=self._reader.extractor_version,
             client=self._client,
             links=self._known_links.unknown(reading.links, visit.claimed.depth + 1),

@@ -12,13 +12,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
-from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, UrlKey
+from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, PageUrl, UrlKey
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
@@ -78,7 +78,7 @@ class CrawlLoop:
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
-        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id)
+        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
         self._answers = Answers(
             database,
             self.thread,
@@ -88,6 +88,8 @@ class CrawlLoop:
             reader=PageReader(contract, hand),
             sitemaps=self._sitemaps,
             known_links=self._known_links,
+            target_visit=self._requests.target_visit,
+            adopt=self._adopt,
             hand_over=self._hand_over,
         )
         self._ready: list[tuple[float, int, Slot]] = []
@@ -278,10 +280,10 @@ class CrawlLoop:
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
         hop = self._requests.redirect(visit, exchange)
-        if isinstance(hop, str):
+        if isinstance(hop, PageUrl):
             visit.note(exchange)
-            visit.hops.add(hop)
-            self._hop(visit, hop)
+            visit.go_on(hop)
+            self._hop(visit, hop.url)
             return
         self._note_failure(visit.slot.held, failed=self._answers.is_host_trouble(exchange, hop))
         if asks_to_wait(exchange):
@@ -315,6 +317,29 @@ class CrawlLoop:
             lambda: self._frontier.throttle_host(host_id, asked, cap),
             lambda _: self._answers.take(visit, exchange, None),
         )
+
+    def _adopt(self, visit: Visit, target: Visit, then: Callable[[bool], None]) -> None:
+        """Visit a redirect's target under the lease of the URL that led there, unless somebody else has or does."""
+        held, key, origin = visit.slot.held, target.claimed.key, visit.claimed.key
+
+        def adopted(is_adopted: bool) -> None:
+            if held.is_lost:
+                self._give_up(visit)
+                return
+            if is_adopted:  # the slot is free when the target is stored
+                del self._visits[origin]
+                self._visits[key] = target
+            then(is_adopted)
+
+        waiting = next((claimed for claimed in held.waiting if claimed.key == key), None)
+        if waiting is not None:
+            held.waiting.remove(waiting)
+            target.claimed = waiting
+            adopted(True)
+        elif key in self._visits:
+            adopted(False)
+        else:
+            self.thread.ask(lambda: self._frontier.adopt(held.token, target.claimed, origin), adopted)
 
     # Commits
 

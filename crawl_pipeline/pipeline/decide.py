@@ -11,7 +11,7 @@ from datetime import datetime
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
-from crawl_pipeline.domain.pages import ClaimedUrl, CompletedPage, Exchange, FetchFailure, FetchLog, Lease
+from crawl_pipeline.domain.pages import ClaimedUrl, CompletedPage, Exchange, FetchFailure, FetchLog, Lease, PageUrl
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, backoff
 from crawl_pipeline.domain.revisit import RevisitPolicy
 
@@ -40,6 +40,7 @@ class Verdict:
     state: UrlState | None
     reason: Reason | None = None
     detail: str | None = None
+    leads_to: PageUrl | None = None  # a redirect's target, to be discovered as a link is
 
 
 def judge_exchange(exchange: Exchange, *, was_conditional: bool) -> Verdict:
@@ -103,6 +104,7 @@ class Decider:
             is_sitemap=claimed.is_sitemap,
             host_failed=_host_failed(verdict, lease, host_failures),
             fetches=_with_reason(fetches, verdict),
+            redirected_to=verdict.leads_to.key if verdict.leads_to and verdict.reason is Reason.REDIRECTED else None,
         )
         match verdict.state:
             case UrlState.QUEUED:
@@ -125,7 +127,9 @@ class Decider:
         if reason is Reason.NOT_FOUND and claimed.reason in (Reason.NOT_FOUND, Reason.GONE):
             reason = Reason.GONE
             page = replace(page, reason=reason.value, records=())  # confirmed: its records are no page's any more
-        due_at = self._revisit.next_due(path, now, page.state, reason)
+        was_gone = claimed.reason == Reason.GONE and claimed.last_fetched_at is not None
+        since = now - claimed.last_fetched_at if was_gone and claimed.last_fetched_at else None
+        due_at = self._revisit.next_due(path, now, page.state, reason, gone_since_check=since)
         return replace(page, tries=0, is_checked=True, due_at=due_at)
 
 
@@ -164,6 +168,11 @@ def log_of(exchange: Exchange, body_hash: bytes | None = None) -> FetchLog:
         body_hash=body_hash,
         http_version=exchange.http_version,
     )
+
+
+def redirected(target: PageUrl) -> Verdict:
+    """The verdict on a URL whose redirects end at another page of the source."""
+    return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECTED, detail=f"to {target.url[:300]}", leads_to=target)
 
 
 def asks_to_wait(exchange: Exchange) -> bool:

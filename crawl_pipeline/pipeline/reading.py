@@ -158,13 +158,16 @@ def with_content(
     *,
     hashed: bytes,
     known: KnownVersion | None,
+    is_back: bool,
     extractor_version: str,
     client: str,
     links: tuple[FoundLink, ...],
 ) -> CompletedPage:
-    """Complete a decided page with what was read. `known`: the current version, where its content is equal.
+    """Complete a decided page with what was read. `known`: the current version, where its content is equal; `is_back`:
+    the last answer was a rejection.
 
-    Equal content makes no version, and touches records only where other rules read the stored version.
+    Equal content makes no version, and touches records only where other rules read the stored version, or where the
+    page may have lost them (it was gone, or led elsewhere).
     """
     page = replace(
         page,
@@ -175,7 +178,7 @@ def with_content(
     )
     if known is not None:
         if known.extractor_version == extractor_version:
-            return page
+            return replace(page, records=reading.records) if is_back else page
         return replace(page, extraction=(extractor_version, reading.content_hash), records=reading.records)
     version = NewVersion(
         body_hash=hashed,

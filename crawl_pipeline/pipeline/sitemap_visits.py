@@ -1,12 +1,19 @@
-"""Sitemaps in the frontier: which are visited, and what their contents become."""
+"""Sitemaps in the frontier: which are visited, and what their contents become.
+
+Nothing is ever removed for what a sitemap says or leaves out: it adds URLs, and makes changed pages due.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.globs import host_matches
-from crawl_pipeline.domain.pages import Exchange, FoundLink, PageUrl
+from crawl_pipeline.domain.pages import Exchange, FoundLink, PageUrl, UrlKey
 from crawl_pipeline.domain.scope import Admission
 from crawl_pipeline.domain.urls import Canonicalizer, origin_of
 from crawl_pipeline.parsing.sitemaps import parse_sitemap
@@ -15,9 +22,23 @@ from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.visit import Visit
 from crawl_pipeline.storage import sources
 from crawl_pipeline.storage.database import Database
+from crawl_pipeline.storage.frontier import Frontier
 
 MAX_URLS = 50_000  # of one sitemap (sitemaps.org)
 MAX_NESTING = 3
+MAX_SITEMAPS = 10_000  # of one source
+_BATCH = 5_000  # pages of one statement that makes them due
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What one sitemap names: pages and sitemaps that are not known yet, and when pages last changed."""
+
+    pages: tuple[FoundLink, ...]
+    sitemaps: tuple[FoundLink, ...]
+    changed: tuple[tuple[UrlKey, datetime], ...]
 
 
 class SitemapVisits:
@@ -30,8 +51,11 @@ class SitemapVisits:
         contract: Contract,
         known_links: KnownLinks,
         source_id: int,
+        frontier: Frontier,
     ) -> None:
         self._database = database
+        self._frontier = frontier
+        self._least = contract.freshness.min
         self._thread = thread
         self._known_links = known_links
         self._source_id = source_id
@@ -51,15 +75,38 @@ class SitemapVisits:
                 lambda: sources.discover(self._database, self._source_id, pages, is_sitemap=True), lambda _: None
             )
 
-    def links(self, visit: Visit, exchange: Exchange) -> tuple[FoundLink, ...]:
-        """The pages and further sitemaps that a sitemap names and that are not known yet, admitted as links are."""
+    def read(self, visit: Visit, exchange: Exchange) -> Listing:
+        """The pages and further sitemaps that a sitemap names, admitted as links are."""
         contents = parse_sitemap(exchange.body, limit=MAX_URLS)
-        pages, _ = self._admission.admit_all((url for url, _ in contents.urls), visit.url, 0)
-        found = self._known_links.unknown(pages, 0)
-        if visit.claimed.depth < MAX_NESTING:
-            nested = self._on_hosts(contents.sitemaps, visit.url)
-            found += self._known_links.unknown(nested, visit.claimed.depth + 1, is_sitemap=True)
-        return found
+        pages: dict[UrlKey, PageUrl] = {}
+        changed: dict[UrlKey, datetime] = {}
+        for url, lastmod in contents.urls:
+            page = self._admission.admit(url, visit.url, 0)
+            if isinstance(page, PageUrl):
+                pages.setdefault(page.key, page)
+                if lastmod is not None:
+                    changed[page.key] = max(lastmod, changed.get(page.key, lastmod))
+        nested = self._on_hosts(contents.sitemaps, visit.url) if visit.claimed.depth < MAX_NESTING else []
+        return Listing(
+            pages=self._known_links.unknown(pages.values(), 0),
+            sitemaps=self._known_links.unknown(nested, visit.claimed.depth + 1, is_sitemap=True),
+            changed=tuple(changed.items()),
+        )
+
+    def store(self, listing: Listing, then: Callable[[tuple[FoundLink, ...]], None]) -> None:
+        """Make changed pages due, in bounded batches; `then` takes the links to discover.
+
+        Before the sitemap is completed, so that the crawl cannot end in between; safe to repeat after a kill.
+        """
+        for start in range(0, len(listing.changed), _BATCH):
+            batch = listing.changed[start : start + _BATCH]
+            self._thread.ask(partial(self._frontier.make_changed_due, batch, self._least), lambda _: None)
+        if listing.sitemaps:
+            self._thread.ask(
+                self._frontier.sitemap_count, lambda known: then(listing.pages + _within(listing.sitemaps, known))
+            )
+        else:
+            self._thread.ask(lambda: None, lambda _: then(listing.pages))  # after the batches
 
     def _on_hosts(self, urls: Sequence[str], base: str) -> list[PageUrl]:
         found = (self._canonicalizer.page_url(url, base) for url in urls)
@@ -68,6 +115,13 @@ class SitemapVisits:
             for page in found
             if isinstance(page, PageUrl) and any(host_matches(host, page.authority) for host in self._hosts)
         ]
+
+
+def _within(found: tuple[FoundLink, ...], known: int) -> tuple[FoundLink, ...]:
+    room = max(0, MAX_SITEMAPS - known)
+    if len(found) > room:
+        log.warning("sitemaps_beyond_limit", extra={"limit": MAX_SITEMAPS, "left_out": len(found) - room})
+    return found[:room]
 
 
 def seed_origins(contract: Contract) -> set[str]:

@@ -11,6 +11,7 @@ from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, PageUrl
 from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
+from crawl_pipeline.parsing.sitemaps import MOST_BYTES as MOST_SITEMAP_BYTES
 from crawl_pipeline.pipeline.contract_files import secret_headers
 from crawl_pipeline.pipeline.decide import Verdict, log_of
 from crawl_pipeline.pipeline.leases import Slot
@@ -22,23 +23,36 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 
 
 class Visit:
-    """A claimed URL in a slot. `url` is the hop that is requested next or was requested last."""
+    """A claimed URL in a slot. `url` is the hop that is requested next or was requested last, `target` its identity
+    where it is another page than the claimed one."""
 
-    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "url")
+    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "target", "url")
 
     def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
         self.slot = slot
         self.claimed = claimed
         self.page = page
         self.url = claimed.url
+        self.target: PageUrl | None = None
         self.hops = {claimed.url}
         self.fetches: list[FetchLog] = []
 
     @property
     def is_conditional(self) -> bool:
-        """Whether the request of the first hop may be answered by 304."""
+        """Whether the request of the first hop may be answered by 304.
+
+        Not after a rejection: the page may have lost its records, which only its content brings back.
+        """
         claimed = self.claimed
-        return claimed.version is not None and len(self.hops) == 1 and bool(claimed.etag or claimed.last_modified)
+        is_known = claimed.version is not None and claimed.outcome is not UrlState.REJECTED
+        return is_known and len(self.hops) == 1 and bool(claimed.etag or claimed.last_modified)
+
+    def go_on(self, hop: PageUrl) -> None:
+        """Follow a redirect."""
+        self.url = hop.url
+        self.hops.add(hop.url)
+        is_same = self.page is None or hop.key == self.page.key
+        self.target = None if is_same else hop
 
     def note(self, exchange: Exchange, body_hash: bytes | None = None) -> None:
         """Log a finished exchange."""
@@ -89,8 +103,9 @@ class Requests:
                 headers["If-None-Match"] = visit.claimed.etag
             if visit.claimed.last_modified:
                 headers["If-Modified-Since"] = visit.claimed.last_modified
-        types = None if visit.claimed.is_sitemap else self._fetch.types
-        return self._request(visit.url, headers, types)
+        if visit.claimed.is_sitemap:
+            return replace(self._request(visit.url, headers, None), max_bytes=MOST_SITEMAP_BYTES)
+        return self._request(visit.url, headers, self._fetch.types)
 
     def robots_request(self, url: str) -> FetchRequest:
         """A request for robots.txt, or a hop of it: without the contract's headers, since it may leave the host."""
@@ -104,10 +119,11 @@ class Requests:
         target = self._canonicalizer.redirect_url(location, fetch.url)
         return None if isinstance(target, UrlRefusal) or fetch.hops >= MAX_ROBOTS_REDIRECTS else target.url
 
-    def redirect(self, visit: Visit, exchange: Exchange) -> str | Verdict | None:
+    def redirect(self, visit: Visit, exchange: Exchange) -> PageUrl | Verdict | None:
         """Where a redirect leads: the next hop, a verdict where it is not followed, None for an answer that is none.
 
         Followed only within the same authority and the scope, never from https to http; at most `MAX_REDIRECTS` hops.
+        A target on another authority that is in scope is left to a visit of its own.
         """
         if exchange.failure is not None or exchange.status not in _REDIRECTS:
             return None
@@ -121,9 +137,14 @@ class Requests:
             return Verdict(
                 state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to no URL of a page: {target.fault.value}"
             )
-        if target.authority != visit.slot.held.lease.authority or (
-            visit.url.startswith("https:") and not target.url.startswith("https:")
-        ):
+        if target.authority != visit.slot.held.lease.authority:
+            return Verdict(
+                state=UrlState.REJECTED,
+                reason=Reason.REDIRECT_OUT,
+                detail=f"to {target.url[:300]}",
+                leads_to=self._admitted(location, visit),
+            )
+        if visit.url.startswith("https:") and not target.url.startswith("https:"):
             return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=f"to {target.url[:300]}")
         verdict = self._scope.verdict(target)
         if not verdict.allowed and not visit.claimed.is_sitemap:
@@ -132,7 +153,37 @@ class Requests:
             )
         if target.url in visit.hops or len(visit.hops) > MAX_REDIRECTS:
             return Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_LOOP, detail=f"at {target.url[:300]}")
-        return target.url
+        return target
+
+    def _admitted(self, location: str, visit: Visit) -> PageUrl | None:
+        """A redirect's target as a link would be admitted, at the depth of the page that leads there."""
+        page = self._canonicalizer.page_url(location, visit.url)
+        if isinstance(page, UrlRefusal) or visit.claimed.is_sitemap:
+            return None
+        return page if self._scope.verdict(page, visit.claimed.depth).allowed else None
+
+    def target_visit(self, visit: Visit) -> Visit:
+        """The visit of the page at which a visit's redirects ended, in the same slot: as claimed, never visited."""
+        assert visit.target is not None
+        page = self._canonicalizer.page_url(visit.url)
+        assert isinstance(page, PageUrl)
+        claimed = ClaimedUrl(
+            key=page.key,
+            url=page.url,
+            is_sitemap=False,
+            depth=visit.claimed.depth,
+            tries=0,
+            expiries=0,
+            last_fetched_at=None,
+            outcome=None,
+            reason=None,
+            etag=None,
+            last_modified=None,
+            version=None,
+        )
+        ended = Visit(visit.slot, claimed, page)
+        ended.url = visit.url
+        return ended
 
     def _request(self, url: str, headers: Mapping[str, str], types: tuple[str, ...] | None) -> FetchRequest:
         return FetchRequest(

@@ -11,6 +11,8 @@ _TYPES = {
     "claim": "uuid text text int int int interval boolean interval int int",
     "renew": "uuid[] interval",
     "release": "uuid[]",
+    "adopt": "uuid uuid text smallint uuid",
+    "make_changed_due": "uuid interval uuid[] timestamptz[]",
     "finished": "uuid",
     "throttle_host": "int interval interval",
     "block_host": "int timestamptz text",
@@ -19,7 +21,7 @@ _TYPES = {
     "complete": (
         "int uuid text "
         "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] "
-        "text[] text[] boolean[] "
+        "text[] text[] boolean[] uuid[] "
         "int[] bytea[] int[] bytea[] bytea[] text[] text[] text[] text[] text[] text[] text[] "
         "int[] text[] bytea[] "
         "int[] uuid[] text[] text[] smallint[] boolean[] "

@@ -99,6 +99,14 @@ class Frontier:
         """Give leases back uncounted: each URL gets back the state and due time it had. Returns how many URLs."""
         return int(self._rows(call("release", 1), [list(tokens)])[0][0] or 0)
 
+    def adopt(self, token: LeaseToken, target: ClaimedUrl, found_on: UrlKey) -> bool:
+        """Add a never visited URL of the lease's host to a lease; False where it was visited, is leased or set aside.
+
+        Safe to repeat: what the lease holds already is adopted.
+        """
+        arguments = [token, target.key, storable(target.url), target.depth, found_on]
+        return bool(self._rows(call("adopt", 5), arguments)[0][0])
+
     def complete(self, pages: Sequence[CompletedPage]) -> Completion:
         """Store the whole effect of 1 to 64 pages in one transaction, under their lease tokens.
 
@@ -116,6 +124,19 @@ class Frontier:
         """What is left of this crawl, in one snapshot."""
         row = self._rows(call("finished", 1), [self._crawl_id])[0]
         return Standing(status=row.status, next_at=row.next_at)
+
+    def make_changed_due(self, changed: Sequence[tuple[UrlKey, datetime]], least: timedelta) -> int:
+        """Visited pages that changed since their last fetch are due at once, `least` after it at the soonest.
+
+        One statement; returns how many moved. Unknown pages, and those whose turn it is anyway, stay as they are.
+        """
+        keys, times = columns(2, changed)
+        return int(self._rows(call("make_changed_due", 4), [self._crawl_id, least, keys, times])[0][0])
+
+    def sitemap_count(self) -> int:
+        """How many sitemaps the source knows."""
+        statement = "SELECT count(*) FROM urls WHERE source_id = %s AND is_sitemap"
+        return int(self._rows(statement, [self._source_id])[0][0])
 
     def throttle_host(self, host_id: int, asked: timedelta | None, cap: timedelta) -> datetime:
         """429 or 503: no worker starts a request at the host before the returned time."""
@@ -154,11 +175,12 @@ class Frontier:
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
         return [
             *columns(
-                13,
+                14,
                 (
                     (
                         *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
                         *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed),
+                        p.redirected_to,
                     )
                     for p in pages
                 ),
@@ -241,6 +263,7 @@ def _claimed(row: Any) -> ClaimedUrl:
         depth=row.o_depth,
         tries=row.o_tries,
         expiries=row.o_expiries,
+        last_fetched_at=row.o_last_fetched_at,
         outcome=UrlState(row.o_outcome) if row.o_outcome else None,
         reason=row.o_reason,
         etag=row.o_etag,

@@ -194,6 +194,7 @@ def _completed(
                 exchange,
                 hashed=hashed,
                 known=None,
+                is_back=False,
                 extractor_version=reader.extractor_version,
                 client="libcurl",
                 links=new,

@@ -1,4 +1,4 @@
-"""What a host does to a crawl: outages, throttling, robots.txt, redirects, budgets. Judged from the host's side."""
+"""What a host does to a crawl: outages, throttling, robots.txt, budgets. Judged from the host's side."""
 
 from __future__ import annotations
 
@@ -153,35 +153,6 @@ def test_budget_of_a_host_is_the_strictest_of_two_sources_and_both_finish(databa
     overlap = [asked for asked in both if asked.at > max(both[0].at, next(a.at for a in both if a.path == "/two"))]
     assert len(overlap) > 40
     assert site.most_open[site.authorities[0]] <= 4
-
-
-def test_redirects_are_followed_within_the_host_and_recorded_beyond_it(database: Database) -> None:
-    def answer(asked: Asked) -> Answer:
-        match asked.path:
-            case "/":
-                return page("start", "/moved", "/away", "/loop", "/deep/0")
-            case "/moved":
-                return Answer(status=301, headers={"Location": "/target"})
-            case "/away":
-                return Answer(status=302, headers={"Location": f"http://{site.authorities[1]}/"})
-            case "/loop":
-                return Answer(status=302, headers={"Location": "/loop"})
-            case path if path.startswith("/deep/"):
-                return Answer(status=302, headers={"Location": f"/deep/{int(path[6:]) + 1}"})
-            case "/target":
-                return page("target")
-        return NOT_FOUND
-
-    with Site(answer, hosts=2) as site:
-        crawl(database, contract(site, ["/"]))
-    found = states(database)
-    assert found["/moved"] == "accepted"
-    assert found["/away"] == "rejected redirect_out"
-    assert found["/loop"] == "rejected redirect_loop"
-    assert found["/deep/0"] == "rejected redirect_loop"
-    assert not [asked for asked in site.pages_asked if asked.host == site.authorities[1]]
-    final = rows(database, "SELECT final_url FROM page_versions WHERE title = 'target'")[0].final_url
-    assert final.endswith("/target")
 
 
 def test_private_address_is_refused_at_connect_time(database: Database) -> None:

@@ -49,9 +49,9 @@ def test_each_vice_ends_as_its_row_says(database: Database, client: ClientName) 
             }
         )
         running = start(database, loaded)
-        visited = "SELECT count(DISTINCT url_key) AS n FROM fetches"
-        wait_until(lambda: rows(database, visited)[0].n == len(VICES), within=120)
+        visited = "SELECT count(DISTINCT url) AS n FROM fetches WHERE url = ANY(:urls)"
+        wait_until(lambda: rows(database, visited, urls=list(urls))[0].n == len(VICES), within=120)
         running.stop.set()
         running.join()
-    found = rows(database, "SELECT url, state, coalesce(reason, '') AS reason FROM urls")
+    found = rows(database, "SELECT url, state, coalesce(reason, '') AS reason FROM urls WHERE discovered_from IS NULL")
     assert {urls[row.url]: (row.state, row.reason) for row in found} == VICES

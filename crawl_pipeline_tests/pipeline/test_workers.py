@@ -249,9 +249,10 @@ def test_re_extraction_reads_a_redirected_page_from_where_it_ended(database: Dat
     }
     with Site(answer) as site:
         scope = {"exclude": ["/a/next", "/next"]}
-        crawl(database, contract(site, records=[rule], scope=scope))
+        urls = {"trailing_slash": "strip"}
+        crawl(database, contract(site, records=[rule], scope=scope, urls=urls))
         more = {**rule, "fields": {**rule["fields"], "again": {"css": "h1"}}}  # type: ignore[dict-item]
-        report = re_extract(database, contract(site, records=[more], scope=scope), run_id="again")
+        report = re_extract(database, contract(site, records=[more], scope=scope, urls=urls), run_id="again")
         found = rows(database, "SELECT data FROM records")
         assert [row.data["next"] for row in found] == [f"{site.url}/a/next"]
     assert (report.re_extracted, report.records_changed, report.new_urls) == (2, 1, 0)

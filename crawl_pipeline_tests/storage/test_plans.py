@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_no_function_walks_through_the_urls(large: World) -> None:
         "claim": (CLAIM, [crawl_id, HOLDER.run_id, "w2", 64, 8, 2, "60 s", True]),
         "renew": ("SELECT renew(ARRAY[%s::uuid], '60 s')", [lease.token]),
         "complete": (arguments.call("complete", len(values)), values),
+        "adopt": (
+            arguments.call("adopt", 5),
+            [charged.token, links("http://h1/adopted")[0].page.key, "http://h1/a", 1, None],
+        ),
+        "make_changed_due": (
+            arguments.call("make_changed_due", 4),
+            [crawl_id, "1 h", [url.key for url in lease.urls], [datetime.now(UTC)] * len(lease.urls)],
+        ),
+        "sitemap_count": ("SELECT count(*) FROM urls WHERE source_id = %s AND is_sitemap", [source]),
         "charge": ("SELECT charge(%s, %s, false)", [charged.token, charged.urls[0].key]),
         "release": ("SELECT release(ARRAY[%s::uuid])", [charged.token]),
         "expire": ("UPDATE leases SET expires_at = now() - interval '1 s'", []),

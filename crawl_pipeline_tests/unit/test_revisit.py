@@ -54,6 +54,22 @@ def test_rejected_page_has_its_own_schedule() -> None:
     assert due("/a", UrlState.REJECTED, Reason.CONTENT_CONTRACT) == HOUR * 24
 
 
+def test_page_that_stays_gone_is_looked_at_ever_more_seldom() -> None:
+    def after(since: timedelta | None, **freshness: Any) -> timedelta:
+        at = policy(**freshness).next_due("/a", NOW, UrlState.REJECTED, Reason.GONE, gone_since_check=since)
+        assert at is not None
+        return at - NOW
+
+    day = timedelta(days=1)
+    waits = [after(None)]
+    while len(waits) < 8:
+        waits.append(after(waits[-1]))
+    assert [wait / day for wait in waits] == [4, 8, 16, 32, 64, 90, 90, 90]
+    assert after(HOUR) == 4 * day  # looked at early: it starts again
+    assert after(None, window="200d") == 200 * day
+    assert after(30 * day, window="1d") == 60 * day
+
+
 @pytest.mark.parametrize("state", [UrlState.QUARANTINED, UrlState.CANCELLED])
 def test_page_without_a_decision_is_never_due_by_itself(state: UrlState) -> None:
     assert policy().next_due("/a", NOW, state) is None

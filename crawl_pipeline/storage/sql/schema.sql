@@ -162,6 +162,7 @@ CREATE TABLE urls (
 -- The lane of a URL is (state <> 'queued'): false is lane 0, true is lane 1.
 CREATE INDEX urls_due ON urls (source_id, host_id, (state <> 'queued'), due_at)
   WHERE lease_token IS NULL AND due_at IS NOT NULL;
+CREATE INDEX urls_of_sitemaps ON urls (source_id) WHERE is_sitemap;
 CREATE INDEX urls_set_aside ON urls (source_id, state, reason) WHERE state IN ('quarantined', 'cancelled');
 
 CREATE TABLE fetches (  -- append-only log: every HTTP exchange for a page

@@ -18,7 +18,7 @@ BEGIN
   u AS (
     UPDATE urls u SET lease_token = NULL, expiries = u.expiries + p_counted::int,
            state = CASE WHEN p_counted AND u.expiries + 1 >= p_max_expiries THEN 'quarantined'
-                        WHEN b.lane = 0 THEN 'queued' ELSE u.outcome END,
+                        WHEN b.lane = 0 THEN 'queued' ELSE coalesce(u.outcome, 'queued') END,
            reason = CASE WHEN p_counted AND u.expiries + 1 >= p_max_expiries THEN 'poison' ELSE u.reason END,
            due_at = CASE WHEN p_counted AND u.expiries + 1 >= p_max_expiries THEN NULL ELSE u.due_at END
       FROM b WHERE u.source_id = b.source_id AND u.url_key = b.url_key AND u.lease_token = b.lease_token
@@ -30,6 +30,34 @@ BEGIN
   SELECT array_agg(host_id) INTO v_hosts FROM leases WHERE lease_token = ANY (p_tokens);
   IF v_hosts IS NOT NULL THEN PERFORM settle(p_tokens, v_hosts, v_source, v_host, v_lane, v_due); END IF;
   RETURN NEXT;
+END $$;
+
+-- The target of a redirect joins the lease of the page that led to it, where nobody has visited it: what was fetched for the one is
+-- stored for the other. Its host is the lease's. False where it was visited before, is leased, set aside, or beyond max_urls.
+CREATE OR REPLACE FUNCTION adopt(p_token uuid, p_key uuid, p_url text, p_depth smallint, p_from uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE l leases%ROWTYPE; v_room bigint; v_state text; v_token uuid;
+BEGIN
+  SELECT * INTO l FROM leases WHERE lease_token = p_token FOR NO KEY UPDATE;
+  IF NOT FOUND THEN RETURN false; END IF;
+  SELECT state, lease_token INTO v_state, v_token FROM urls WHERE source_id = l.source_id AND url_key = p_key;
+  IF v_token = p_token THEN RETURN true; END IF;             -- a repetition, or given up by the caller
+  IF v_state IS NULL THEN
+    SELECT s.max_urls - coalesce((SELECT sum(n) FROM counts c WHERE c.source_id = l.source_id
+                                     AND c.crawl_id = '00000000-0000-0000-0000-000000000000'), 0)
+      INTO v_room FROM sources s WHERE s.source_id = l.source_id;
+    IF v_room <= 0 THEN RETURN false; END IF;
+    INSERT INTO urls (source_id, url_key, host_id, url, depth, due_at, discovered_from, state, lease_token)
+      VALUES (l.source_id, p_key, l.host_id, p_url, p_depth, clock_timestamp(), p_from, 'active', p_token) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN RETURN false; END IF;
+    INSERT INTO counter_deltas VALUES (l.source_id, l.crawl_id, 'new_urls', 1);
+  ELSE
+    UPDATE urls SET state = 'active', lease_token = p_token
+     WHERE ctid = ANY (ARRAY(SELECT ctid FROM urls WHERE source_id = l.source_id AND url_key = p_key AND state = 'queued' AND outcome IS NULL
+                                AND tries = 0 AND expiries = 0 AND NOT is_sitemap FOR UPDATE SKIP LOCKED));
+    IF NOT FOUND THEN RETURN false; END IF;
+  END IF;
+  UPDATE leases SET url_keys = url_keys || p_key, remaining = remaining + 1 WHERE lease_token = p_token;
+  RETURN true;
 END $$;
 
 -- Gives leases back uncounted. Returns how many URLs; a lost token changes nothing.
@@ -73,7 +101,7 @@ BEGIN
   SELECT * INTO l FROM leases WHERE lease_token = p_token FOR UPDATE;
   IF NOT FOUND THEN RETURN NULL; END IF;
   UPDATE urls x SET lease_token = NULL, expiries = x.expiries + 1,
-         state = CASE WHEN p_stalled OR x.expiries + 1 >= p_max_expiries THEN 'quarantined' WHEN l.lane = 0 THEN 'queued' ELSE x.outcome END,
+         state = CASE WHEN p_stalled OR x.expiries + 1 >= p_max_expiries THEN 'quarantined' WHEN l.lane = 0 THEN 'queued' ELSE coalesce(x.outcome, 'queued') END,
          reason = CASE WHEN p_stalled THEN 'timeout' WHEN x.expiries + 1 >= p_max_expiries THEN 'poison' ELSE x.reason END,
          due_at = CASE WHEN p_stalled OR x.expiries + 1 >= p_max_expiries THEN NULL ELSE x.due_at END
    WHERE x.source_id = l.source_id AND x.url_key = p_key AND x.lease_token = p_token RETURNING * INTO u;

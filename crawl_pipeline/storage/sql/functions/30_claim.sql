@@ -41,7 +41,7 @@ CREATE OR REPLACE FUNCTION claim(
 RETURNS TABLE (
   o_token uuid, o_host int, o_authority text, o_expires_at timestamptz, o_first_starts timestamptz[], o_period interval,
   o_failures int, o_key uuid, o_url text, o_is_sitemap boolean, o_depth smallint, o_tries smallint, o_expiries smallint, o_outcome text, o_reason text,
-  o_etag text, o_last_modified text, o_version bigint, o_body_hash bytea, o_content_hash bytea, o_extractor text)
+  o_last_fetched_at timestamptz, o_etag text, o_last_modified text, o_version bigint, o_body_hash bytea, o_content_hash bytea, o_extractor text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -155,13 +155,15 @@ BEGIN
           INTO o_first_starts FROM unnest(v_free) k;
       ELSE o_first_starts := array_fill(greatest(v_start, h.grid_anchor), ARRAY[cardinality(v_free)]); END IF;
       v_keys := '{}';
-      FOR o_key, o_url, o_is_sitemap, o_depth, o_tries, o_expiries, o_outcome, o_reason, o_etag, o_last_modified, o_version, o_body_hash,
+      FOR o_key, o_url, o_is_sitemap, o_depth, o_tries, o_expiries, o_outcome, o_reason, o_last_fetched_at,
+          o_etag, o_last_modified, o_version, o_body_hash,
           o_content_hash, o_extractor IN
         WITH u AS (
           UPDATE urls u SET state = 'active', lease_token = o_token WHERE u.ctid = ANY (v_tids[1:v_take])
-          RETURNING u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.etag, u.last_modified, u.version_id, u.due_at)
-        SELECT u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.etag, u.last_modified, u.version_id,
-               v.body_hash, e.content_hash, e.extractor_version
+          RETURNING u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.last_fetched_at, u.etag,
+                    u.last_modified, u.version_id, u.due_at)
+        SELECT u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.last_fetched_at, u.etag,
+               u.last_modified, u.version_id, v.body_hash, e.content_hash, e.extractor_version
           FROM u LEFT JOIN page_versions v ON v.version_id = u.version_id LEFT JOIN extractions e ON e.version_id = u.version_id
          ORDER BY u.due_at
       LOOP v_keys := v_keys || o_key; RETURN NEXT; END LOOP;

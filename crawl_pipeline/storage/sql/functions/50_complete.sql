@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION complete(
   p_source int, p_crawl uuid, p_worker text,
   p_token uuid[], p_key uuid[], p_host int[], p_state text[], p_reason text[], p_due timestamptz[], p_tries smallint[],
   p_is_sitemap boolean[], p_is_checked boolean[], p_validators boolean[], p_etag text[], p_last_modified text[], p_host_failed boolean[],
-  v_page int[], v_body_hash bytea[], v_size int[], v_body bytea[], v_content_hash bytea[], v_extractor text[], v_client text[],
+  p_redirected_to uuid[], v_page int[], v_body_hash bytea[], v_size int[], v_body bytea[], v_content_hash bytea[], v_extractor text[], v_client text[],
   v_type text[], v_encoding text[], v_url text[], v_title text[], v_markdown text[],
   e_page int[], e_extractor text[], e_content_hash bytea[],
   l_page int[], l_key uuid[], l_authority text[], l_url text[], l_depth smallint[], l_is_sitemap boolean[],
@@ -62,7 +62,22 @@ BEGIN
     SELECT p_source, p.k, f.s, p_crawl, p_worker, f.u, f.el, f.st, p.state, f.r, f.d, f.b, f.h, f.hv
       FROM unnest(f_page, f_url, f_started, f_elapsed, f_status, f_reason, f_detail, f_bytes, f_hash, f_http) AS f(i, u, s, el, st, r, d, b, h, hv)
       JOIN unnest(p_key, p_state) WITH ORDINALITY AS p(k, state, i) ON p.i = f.i WHERE f.i = ANY (v_ok);
-  -- 4. records
+  -- 4. records. A page that redirects now yields what it yielded, but for what the page it leads to claims: that passes to it.
+  IF EXISTS (SELECT 1 FROM unnest(p_redirected_to) x WHERE x IS NOT NULL) THEN
+    WITH c AS (
+      SELECT p.i::int AS i, x.record_id, x.record_type, x.record_key, coalesce(rp.data, x.data) AS data, rp.data_hash,
+             EXISTS (SELECT 1 FROM record_pages o WHERE o.source_id = p_source AND o.url_key = p.target AND o.record_id = rp.record_id)
+             OR EXISTS (SELECT 1 FROM unnest(r_page, r_id) AS r(page, id) WHERE r.id = rp.record_id AND r.page = ANY (v_ok) AND p_key[r.page] = p.target)
+               AS passes
+        FROM unnest(p_key, p_redirected_to) WITH ORDINALITY AS p(k, target, i)
+        JOIN record_pages rp ON rp.source_id = p_source AND rp.url_key = p.k JOIN records x USING (record_id)
+       WHERE p.target IS NOT NULL AND p.i = ANY (v_ok)),
+    k AS (SELECT * FROM c WHERE NOT passes AND i IN (SELECT i FROM c WHERE passes))
+    SELECT m_page || coalesce((SELECT array_agg(DISTINCT i) FROM c WHERE passes), '{}'), r_page || coalesce(array_agg(i), '{}'),
+           r_id || coalesce(array_agg(record_id), '{}'), r_type || coalesce(array_agg(record_type), '{}'),
+           r_key || coalesce(array_agg(record_key), '{}'), r_data || coalesce(array_agg(data), '{}'), r_hash || coalesce(array_agg(data_hash), '{}')
+      INTO m_page, r_page, r_id, r_type, r_key, r_data, r_hash FROM k;
+  END IF;
   IF cardinality(m_page) > 0 THEN
     SELECT array_agg(m.i), array_agg(p_key[m.i]), array_agg(v_ver[m.i]) INTO m_page, v_keys, v_vers FROM unnest(m_page) AS m(i) WHERE m.i = ANY (v_ok);
     IF m_page IS NOT NULL THEN

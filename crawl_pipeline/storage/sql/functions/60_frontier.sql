@@ -111,6 +111,28 @@ BEGIN
   RETURN v_last;
 END $$;
 
+-- Visited pages that a sitemap says have changed since they were last fetched become due: at the crawl's opening, so that this crawl
+-- takes them, but no sooner than p_min after the last check, and never later than they were. Writes nothing where nothing moves.
+CREATE OR REPLACE FUNCTION make_changed_due(p_crawl uuid, p_min interval, p_keys uuid[], p_changed timestamptz[]) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE c crawls%ROWTYPE; n int; v_host int[]; v_due timestamptz[];
+BEGIN
+  SELECT * INTO STRICT c FROM crawls WHERE crawl_id = p_crawl;
+  WITH u AS (
+    UPDATE urls u SET due_at = greatest(c.opened_at, u.last_fetched_at + p_min)
+     WHERE u.ctid = ANY (ARRAY(
+       SELECT x.ctid FROM unnest(p_keys, p_changed) AS m(k, changed) JOIN urls x ON x.source_id = c.source_id AND x.url_key = m.k
+        WHERE x.state IN ('accepted', 'unchanged', 'rejected') AND NOT x.is_sitemap AND x.last_fetched_at < m.changed
+          AND x.due_at > greatest(c.opened_at, x.last_fetched_at + p_min) ORDER BY x.url_key FOR UPDATE OF x SKIP LOCKED))
+    RETURNING u.host_id, u.due_at)
+  SELECT sum(g.moved), array_agg(g.host_id), array_agg(g.due) INTO n, v_host, v_due
+    FROM (SELECT host_id, count(*) AS moved, min(due_at) AS due FROM u GROUP BY 1) g;
+  IF n > 0 THEN
+    PERFORM settle('{}', '{}', array_fill(c.source_id, ARRAY[cardinality(v_host)]), v_host,
+                   array_fill(1::smallint, ARRAY[cardinality(v_host)]), v_due);
+  END IF;
+  RETURN coalesce(n, 0);
+END $$;
+
 -- A person releases quarantined URLs: queued, due now, with a clean slate. p_url: a LIKE pattern or null. Call until it returns 0.
 CREATE OR REPLACE FUNCTION release_quarantined(p_source int, p_reason text, p_url text, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE n int; v_host int[]; t timestamptz := clock_timestamp();
