@@ -51,10 +51,7 @@ def judge_exchange(exchange: Exchange, *, was_conditional: bool) -> Verdict:
     status = exchange.status
     if status == 200:
         if exchange.type_refused:
-            kind = exchange.header("content-type") or "none"
-            return Verdict(
-                state=UrlState.REJECTED, reason=Reason.CONTENT_TYPE, detail=f"{kind[:200]}: not in fetch.types"
-            )
+            return Verdict(state=UrlState.REJECTED, reason=Reason.CONTENT_TYPE, detail=exchange.detail)
         return Verdict(state=None)
     if status == 304 and was_conditional:
         return Verdict(state=UrlState.UNCHANGED)
