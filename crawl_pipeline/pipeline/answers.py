@@ -20,6 +20,7 @@ from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
+from crawl_pipeline.pipeline.soft_404_gate import Soft404Gate
 from crawl_pipeline.pipeline.visit import Visit
 from crawl_pipeline.storage import pages as stored_pages
 from crawl_pipeline.storage.database import Database
@@ -39,6 +40,7 @@ class Answers:
         reader: PageReader,
         sitemaps: SitemapVisits,
         known_links: KnownLinks,
+        soft_404s: Soft404Gate,
         hand_over: Callable[[Visit, CompletedPage], None],
     ) -> None:
         self._database = database
@@ -49,10 +51,14 @@ class Answers:
         self._reader = reader
         self._sitemaps = sitemaps
         self._known_links = known_links
+        self._soft_404s = soft_404s
         self._hand_over = hand_over
 
     def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
         """Judge the last hop of a visit (`verdict`: what a redirect was judged already)."""
+        if visit.probe is not None:
+            self._soft_404s.answered(visit, exchange)
+            return
         verdict = verdict or judge_exchange(exchange, was_conditional=visit.is_conditional)
         if verdict.state is None and not visit.claimed.is_sitemap:
             self._read(visit, exchange)
@@ -85,10 +91,20 @@ class Answers:
         )
         hashed = body_hash(exchange.body)
         visit.note(exchange, hashed)
-        if reading.verdict is not None:
-            self.decide(visit, reading.verdict)
-            return
-        known = claimed.version
+
+        def judged(soft_404: str | None) -> None:
+            if soft_404 is not None:
+                verdict = Verdict(state=UrlState.REJECTED, reason=Reason.SOFT_404, detail=soft_404)
+                self.decide(visit, verdict)
+            elif reading.verdict is not None:
+                self.decide(visit, reading.verdict)
+            else:
+                self._take_content(visit, exchange, reading, hashed)
+
+        self._soft_404s.look(visit, exchange.request.url, reading, judged)
+
+    def _take_content(self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes) -> None:
+        known = visit.claimed.version
         if known is None:
             self._complete(visit, exchange, reading, hashed, None)
         elif known.body_hash == hashed:

@@ -29,6 +29,8 @@ _FINAL_FAILURES = {
     FetchFailure.ADDRESS_REFUSED: Reason.ADDRESS_REFUSED,
     FetchFailure.BAD_ENCODING: Reason.BAD_ENCODING,
 }
+# What says, once, that a page is not there.
+_MISSING = (Reason.NOT_FOUND, Reason.SOFT_404)
 # What says that the host, not the page, is in trouble.
 _HOST_TROUBLE = {Reason.TIMEOUT, Reason.CONNECTION, Reason.TLS, Reason.PROTOCOL, Reason.SERVER_ERROR}
 
@@ -119,7 +121,7 @@ class Decider:
 
     def _answered(self, page: CompletedPage, claimed: ClaimedUrl, path: str, now: datetime) -> CompletedPage:
         reason = Reason(page.reason) if page.reason else None
-        if reason is Reason.NOT_FOUND and claimed.reason in (Reason.NOT_FOUND, Reason.GONE):
+        if reason in _MISSING and claimed.reason in (*_MISSING, Reason.GONE):
             reason = Reason.GONE
             page = replace(page, reason=reason.value, records=())  # confirmed: its records are no page's any more
         due_at = self._revisit.next_due(path, now, page.state, reason)

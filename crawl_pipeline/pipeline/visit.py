@@ -24,13 +24,14 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 class Visit:
     """A claimed URL in a slot. `url` is the hop that is requested next or was requested last."""
 
-    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "url")
+    __slots__ = ("claimed", "fetches", "hops", "page", "probe", "slot", "url")
 
     def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
         self.slot = slot
         self.claimed = claimed
         self.page = page
         self.url = claimed.url
+        self.probe: str | None = None  # the made-up URL that the host is asked for, instead of a hop of the page
         self.hops = {claimed.url}
         self.fetches: list[FetchLog] = []
 
@@ -38,7 +39,8 @@ class Visit:
     def is_conditional(self) -> bool:
         """Whether the request of the first hop may be answered by 304."""
         claimed = self.claimed
-        return claimed.version is not None and len(self.hops) == 1 and bool(claimed.etag or claimed.last_modified)
+        is_first = len(self.hops) == 1 and self.probe is None
+        return claimed.version is not None and is_first and bool(claimed.etag or claimed.last_modified)
 
     def note(self, exchange: Exchange, body_hash: bytes | None = None) -> None:
         """Log a finished exchange."""
@@ -67,7 +69,7 @@ class Requests:
         self._user_agent = {"User-Agent": contract.politeness.user_agent}
         self._headers = {**self._user_agent, **secret_headers(contract, environment)}
         self._canonicalizer = Canonicalizer(contract.urls)
-        self._scope = Scope(contract.scope, max_depth=contract.limits.max_depth)
+        self._scope = Scope(contract.scope, contract.limits)
 
     def identify(self, claimed: ClaimedUrl) -> tuple[PageUrl | None, Verdict | None]:
         """A claimed URL under today's contract, or why it is not to be requested any more."""

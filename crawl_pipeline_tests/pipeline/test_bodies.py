@@ -1,4 +1,4 @@
-"""What bodies do to a crawl: wrong types, lies about length, bombs. Judged by what is stored, and from the site's side."""
+"""What bodies do to a crawl: wrong types, lies about length, bombs. Judged by what is stored, and from the site."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.crawling import contract, crawl, rows, states
-from crawl_pipeline_tests.site import NOT_FOUND, Answer, Asked, Site, page
+from crawl_pipeline_tests.site import NOT_FOUND, Answer, Site, page
 
 CLIENTS = pytest.mark.parametrize("client", ["libcurl", "requests"])
 
@@ -42,6 +42,7 @@ def test_bodies_are_read_as_what_they_are(database: Database, client: str) -> No
     assert details == {
         "report": "Content-Type is text/html, but the body is a PDF document",
         "archive": "Content-Type is text/html, but the body is a ZIP archive",
-        "download": "Content-Type is application/octet-stream: not in fetch.types, and the body does not begin as HTML does",
+        "download": "Content-Type is application/octet-stream: not in fetch.types, "
+        "and the body does not begin as HTML does",
         "plain": "Content-Type is text/plain: not in fetch.types",
     }

@@ -49,6 +49,9 @@ def test_small_contract_has_a_finite_default_for_every_limit() -> None:
         "max_urls": 100_000,
         "max_duration": "6h",
         "max_idle": "5m",
+        "max_repeats": 3,
+        "max_path_segments": 20,
+        "max_url_variants": 1_000,
         "max_links_per_page": 2_000,
         "max_in_flight": 64,
     }

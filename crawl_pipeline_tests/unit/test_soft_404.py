@@ -1,0 +1,77 @@
+"""Which answers say the same, and what a host is asked for that it cannot have."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from crawl_pipeline.domain.contract import parse_contract
+from crawl_pipeline.domain.pages import PageUrl
+from crawl_pipeline.domain.scope import Scope
+from crawl_pipeline.domain.soft_404 import likeness, made_up_page
+from crawl_pipeline.domain.urls import Canonicalizer
+
+ORIGIN = "https://site.example:8443"
+NAME = "no-such-page-" + sha256(ORIGIN.encode()).hexdigest()[:12]
+
+
+def made_up(path: str, **scope: Any) -> str | None:
+    contract = parse_contract({"source": "site", "seeds": [ORIGIN + path], "scope": scope}, file="test.yaml")
+    canonicalizer = Canonicalizer(contract.urls)
+    page = canonicalizer.page_url(ORIGIN + path)
+    assert isinstance(page, PageUrl)
+    found = made_up_page(page, canonicalizer, Scope(contract.scope, contract.limits), contract.scope.include)
+    return found and found.url.removeprefix(ORIGIN)
+
+
+@pytest.mark.parametrize(
+    ("path", "scope", "expected"),
+    [
+        ("/item/7", {}, f"/item/{NAME}"),
+        ("/item/7/", {}, f"/item/{NAME}/"),
+        ("/item/7.html?a=b", {}, f"/item/{NAME}.html"),
+        ("/start", {"include": ["/start", "/item/**"]}, f"/item/{NAME}"),
+        ("/start", {"include": ["/start", "/p-*.html"]}, f"/p-{NAME}.html"),
+        ("/start", {"include": ["/start", "/**/print"]}, f"/{NAME}/print"),
+        ("/start", {"include": ["/start", "/item/*/view"]}, f"/item/{NAME}/view"),
+        ("/start", {"include": ["/start"]}, None),
+        ("/item/7", {"exclude": ["/item/no-*"]}, None),
+        ("/item/7", {"include": ["/item/*", "/list/*"], "exclude": ["/item/no-*"]}, f"/list/{NAME}"),
+    ],
+)
+def test_made_up_page_stays_in_scope(path: str, scope: dict[str, Any], expected: str | None) -> None:
+    assert made_up(path, **scope) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sorry, there is no {} here.",
+        'We looked for "{}" and found nothing',
+        "Not found: {}. Go home, or try again later.",
+    ],
+)
+def test_answers_that_differ_in_their_own_url_alone_are_alike(text: str) -> None:
+    first, second = "/a b/x.html?q=1", "/no-such-page"
+    for of in (lambda path: path, lambda path: ORIGIN + path, lambda path: "site.example:8443" + path):
+        one = likeness("Oh", text.format(of(first)), ORIGIN + "/a%20b/x.html?q=1")
+        assert one == likeness("Oh", text.format(of(second)), ORIGIN + second)
+        assert one == likeness("Oh", text.format(of("/a%20b/x.html?q=1")), ORIGIN + "/a%20b/x.html?q=1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("Item 7", "A page about the seventh item"), ("Item 8", "A page about the seventh item")),
+        (("Item", "A page about the seventh item"), ("Item", "A page about the eighth item")),
+        (("", "All of /a1/b and more text of it"), ("", "All of /a2/b and more text of it")),
+    ],
+)
+def test_pages_that_say_something_else_are_not_alike(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert likeness(*one, ORIGIN + "/a") != likeness(*other, ORIGIN + "/b")
+
+
+def test_too_little_text_is_no_evidence() -> None:
+    assert likeness("/page/7", "/page/7 Some words.", ORIGIN + "/page/7") is None
