@@ -75,6 +75,14 @@ class Answers:
                 verdict = Verdict(state=UrlState.QUARANTINED, reason=Reason.TIMEOUT, detail=detail)
         self.decide(visit, verdict, links)
 
+    def disallow(self, visit: Visit) -> None:
+        """robots.txt disallows what a visit was to request next: a redirect's target, or a made-up path."""
+        if visit.probe is not None:
+            self._soft_404s.answered(visit, None)
+            return
+        detail = f"to {visit.url[:300]}: robots.txt disallows it"
+        self.decide(visit, Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=detail))
+
     def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
         """Whether an answer speaks against its host."""
         return verdict is None and is_host_trouble(judge_exchange(exchange, was_conditional=True))

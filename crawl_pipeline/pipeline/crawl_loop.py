@@ -81,7 +81,6 @@ class CrawlLoop:
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id)
         self._reader = reader = PageReader(contract, hand)
-        self._traps_counted = 0
         self._soft_404s = Soft404Gate(database, self.thread, contract, clock, reader, source_id, ask_host=self._hop)
         self._answers = Answers(
             database,
@@ -181,12 +180,7 @@ class CrawlLoop:
                 return
             if not self._gate.allows(rules, hop.url):
                 slot.hop = None
-                if hop.probe is not None:
-                    self._soft_404s.answered(hop, None)
-                    return
-                detail = f"to {hop.url[:300]}: robots.txt disallows it"
-                verdict = Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=detail)
-                self._answers.decide(hop, verdict)
+                self._answers.disallow(hop)
                 return
         slot.hop = None
         self._request(hop, now)
@@ -348,9 +342,7 @@ class CrawlLoop:
             if held.waiting:
                 self._push(visit.slot)
             self._settle(held)
-        traps = self._reader.trap_count - self._traps_counted
-        if traps:
-            self._traps_counted += traps
+        if traps := self._reader.take_traps():
             self.thread.ask(lambda: self._frontier.add_count("traps", traps), lambda _: None)
         if completion.new_urls:
             self._claims.hurry(within=_NEW_URLS_WITHIN)

@@ -74,10 +74,10 @@ class PageReader:
         """The version of rules, parser and hash by which pages are read."""
         return self._extractor.version
 
-    @property
-    def trap_count(self) -> int:
-        """How many links were refused as crawl traps."""
-        return self._admission.trap_count
+    def take_traps(self) -> int:
+        """How many links were refused as crawl traps since the last call."""
+        traps, self._admission.trap_count = self._admission.trap_count, 0
+        return traps
 
     def read(
         self, body: bytes, content_type: str | None, url: str, page: PageUrl, token: LeaseToken, depth: int
