@@ -8,7 +8,7 @@ from crawl_pipeline_tests.site import Answer, Asked, Site, page
 
 
 def endless(asked: Asked) -> Answer:
-    """A relative link that nests, a calendar without end, filters that combine, and a site in a new session each time."""
+    """A relative link that nests, a calendar without end, filters that combine, a new session in each page."""
     path = asked.path.partition("?")[0]
     if path == "/":
         return page("start", "/a/b/", "/cal/2024/1", "/shop", "/s/" + "0" * 32 + "/home")
