@@ -15,7 +15,19 @@ from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, canonical_path, origin_of
 
 LEAST_CHARS = 16  # of text beside the echoed path: less is no evidence of anything
-SHORT_CHARS = 2_000  # an error page is short; a longer page is suspicious only where it repeats another
+SHORT_CHARS = 2_000  # an error page is short
+# What apologies say, in some languages. A word here costs a host one request and no page anything.
+_APOLOGIES = (
+    *("not found", "not be found", "not find", "no longer", "not exist", "doesn't exist", "sorry", "oops", "error 404"),
+    *("404 error", "unavailable", "nicht gefunden", "existiert nicht", "introuvable", "n'existe", "no encontrad"),
+    *("no existe", "non trovat", "non esiste", "n\u00e3o encontrad", "niet gevonden", "nie znalezion"),
+    *(
+        "\u043d\u0435 \u043d\u0430\u0439\u0434\u0435\u043d",
+        "\u898b\u3064\u304b\u308a\u307e\u305b\u3093",
+        "\u627e\u4e0d\u5230",
+        "\u4e0d\u5b58\u5728",
+    ),
+)
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 
 
@@ -41,6 +53,14 @@ def _paths(path: str, name: str, include: Sequence[str]) -> Iterator[str]:
     for glob in include:
         if "*" in glob:
             yield glob.replace("**", name, 1).replace("**/", "").replace("/**", "").replace("*", name)
+
+
+def sounds_missing(title: str, body: str) -> bool:
+    """Whether a page is short and apologises: reason enough to ask its host for a made-up path, and no verdict."""
+    if len(title) + len(body) >= SHORT_CHARS:
+        return False
+    said = f"{title}\n{body}".lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return any(words in said for words in _APOLOGIES)
 
 
 def likeness(title: str, body: str, url: str) -> bytes | None:

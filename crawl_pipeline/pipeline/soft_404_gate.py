@@ -14,8 +14,9 @@ from datetime import timedelta
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import Exchange, PageUrl
 from crawl_pipeline.domain.scope import Scope
-from crawl_pipeline.domain.soft_404 import SHORT_CHARS, likeness, made_up_page
+from crawl_pipeline.domain.soft_404 import likeness, made_up_page, sounds_missing
 from crawl_pipeline.domain.urls import Canonicalizer, canonical_path, origin_of
+from crawl_pipeline.parsing.meaning import VisibleText
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import asks_to_wait, judge_exchange
 from crawl_pipeline.pipeline.leases import DatabaseClock
@@ -91,7 +92,7 @@ class Soft404Gate:
             origin in self._off
             or (is_known and known is not None and known.likeness is None)
             or canonical_path(page.canonical) == "/"
-            or not (is_known or self._is_suspicious(origin, len(text.title) + len(text.body), reading))
+            or not (is_known or self._is_suspicious(origin, text, reading))
         ):
             then(None)
             return
@@ -105,8 +106,11 @@ class Soft404Gate:
             known.waiting.append((visit, found, then))
             self._look(origin, known)
 
-    def _is_suspicious(self, origin: str, chars: int, reading: Reading) -> bool:
-        if chars < SHORT_CHARS or (origin, reading.content_hash) in self._seen:
+    def _is_suspicious(self, origin: str, text: VisibleText, reading: Reading) -> bool:
+        """It repeats another page of its host, does not meet its contract, or apologises."""
+        if reading.verdict is not None or (origin, reading.content_hash) in self._seen:
+            return True
+        if sounds_missing(text.title, text.body):
             return True
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()

@@ -10,7 +10,7 @@ import pytest
 from crawl_pipeline.domain.contract import parse_contract
 from crawl_pipeline.domain.pages import PageUrl
 from crawl_pipeline.domain.scope import Scope
-from crawl_pipeline.domain.soft_404 import likeness, made_up_page
+from crawl_pipeline.domain.soft_404 import likeness, made_up_page, sounds_missing
 from crawl_pipeline.domain.urls import Canonicalizer
 
 ORIGIN = "https://site.example:8443"
@@ -71,6 +71,25 @@ def test_answers_that_differ_in_their_own_url_alone_are_alike(text: str) -> None
 )
 def test_pages_that_say_something_else_are_not_alike(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert likeness(*one, ORIGIN + "/a") != likeness(*other, ORIGIN + "/b")
+
+
+@pytest.mark.parametrize(
+    ("title", "body", "expected"),
+    [
+        ("Oh no", "Sorry, we could not find that.", True),
+        ("Shop", "The page doesn\u2019t exist.", True),
+        ("Seite nicht gefunden", "", True),
+        (
+            "\u0421\u0442\u0440\u0430\u043d\u0438\u0446\u0430 \u043d\u0435 \u043d\u0430\u0439\u0434\u0435\u043d\u0430",
+            "",
+            True,
+        ),
+        ("SKU-404", "A very fine thing, 404 in stock.", False),
+        ("Essay", "Sorry, this is long. " * 100, False),
+    ],
+)
+def test_short_apologies_are_reason_to_ask(title: str, body: str, expected: bool) -> None:
+    assert sounds_missing(title, body) is expected
 
 
 def test_too_little_text_is_no_evidence() -> None:
