@@ -125,6 +125,8 @@ def summary(report: CrawlReport) -> list[str]:
     ]
     if report.over_max_urls:
         lines.append(f"  left out {report.over_max_urls} URLs beyond limits.max_urls")
+    if report.traps:
+        lines.append(f"  left out {report.traps} URLs that are crawl traps (limits.max_repeats and those after it)")
     if report.records_gone:
         lines.append(f"  removed  {report.records_gone} records that no page yields any more")
     if report.holds:

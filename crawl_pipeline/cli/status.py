@@ -175,7 +175,7 @@ def _facts(status: store.SourceStatus) -> Iterator[tuple[str, object]]:
         yield "crawl", f"{crawl.crawl.crawl_id} ({crawl.crawl.kind})"
         yield "opened", ago(crawl.crawl.opened_at, now)
         yield from _progress(crawl, now)
-        yield "requests", f"{crawl.requests:,} for pages, {crawl.other_requests:,} for robots.txt and sitemaps"
+        yield "requests", f"{crawl.requests:,} for pages, {crawl.other_requests:,} others"
     yield "records", _records(status)
     yield "requests per record", _requests_per_record(status)
     yield "page versions", f"{status.page_versions:,}"

@@ -32,7 +32,7 @@ class RobotsVerdict:
 
 def scope_verdict(contract: Contract, page: PageUrl, depth: int) -> ScopeVerdict:
     """The contract's word on a URL that lies `depth` links from a seed."""
-    return Scope(contract.scope, max_depth=contract.limits.max_depth).verdict(page, depth)
+    return Scope(contract.scope, contract.limits).verdict(page, depth)
 
 
 def robots_verdict(contract: Contract, page: PageUrl, robots: RobotsFacts | None) -> RobotsVerdict:
@@ -125,6 +125,8 @@ def _queued(url: UrlFacts) -> str:
 def _rejected(contract: Contract, page: PageUrl, url: UrlFacts) -> str:
     if url.reason == Reason.NOT_FOUND:
         return "not found once; looked at again soon, because it may be a mistake of the site"
+    if url.reason == Reason.SOFT_404:
+        return "says what its host says of a made-up path (a soft 404), once; looked at again soon"
     if url.reason == Reason.GONE:
         return "gone, confirmed by a second visit; looked at again now and then"
     freshness = RevisitPolicy(contract.freshness).freshness(canonical_path(page.canonical))
@@ -171,6 +173,7 @@ _REASONS: dict[str, str] = {
     Reason.UNSTORABLE: "the database refused its values",
     Reason.ROBOTS: "robots.txt disallows it",
     Reason.SCOPE: "out of scope",
+    Reason.TRAP: "its path leads ever on: a crawl trap",
     Reason.MAX_DEPTH: "deeper than limits.max_depth",
     Reason.MAX_PAGES: "limits.max_pages was reached",
     Reason.DEADLINE: "limits.max_duration was reached",

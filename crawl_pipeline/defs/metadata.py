@@ -73,6 +73,7 @@ def of_crawl(report: CrawlReport) -> Metadata:
         "elapsed seconds": dg.MetadataValue.float(round(report.elapsed, 2)),
         "new urls": dg.MetadataValue.int(report.new_urls),
         "urls over max_urls": dg.MetadataValue.int(report.over_max_urls),
+        "crawl traps": dg.MetadataValue.int(report.traps),
         **urls,
     }
     if report.records:

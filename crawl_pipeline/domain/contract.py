@@ -117,7 +117,9 @@ class Contract(kinds.Section):
     def extractor_fingerprint(self) -> str:
         """16 hex digits over what decides extraction, acceptance and the content hash; scope and politeness do not."""
         records = [rule.model_dump(mode="json", exclude={"guard"}) for rule in self.records]
-        return _digest(canonical_json({"accept": self.accept.model_dump(mode="json"), "records": records}))
+        return _digest(
+            canonical_json({"accept": self.accept.model_dump(mode="json", exclude={"soft_404"}), "records": records})
+        )
 
     def to_json(self) -> str:
         """Canonical JSON of every key, defaults included; `from_json` gives an equal contract back."""

@@ -63,6 +63,13 @@ class LimitsSection(Section):
     """How long one crawl may take; then never-visited URLs are cancelled until the next one."""
     max_idle: PositiveDuration = timedelta(minutes=5)
     """How long a crawl waits while nothing can be claimed; then it closes as deferred."""
+    max_repeats: Annotated[StrictInt, Field(ge=1, le=2_048)] = 3
+    """How often one segment (digits apart) may stand in a path, and one page be linked under other session ids in the
+    path; what goes beyond is a crawl trap."""
+    max_path_segments: Annotated[StrictInt, Field(ge=1, le=2_048)] = 20
+    """Segments of a path; a longer path is a crawl trap."""
+    max_url_variants: Count = 1_000
+    """Queries of four parameters or more that one worker takes of one path; those beyond are a crawl trap (facets)."""
     max_links_per_page: Count = 2_000
     """Distinct links taken from one page, in the order of the page."""
     max_in_flight: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
@@ -72,9 +79,9 @@ class LimitsSection(Section):
 class UrlsSection(Section):
     """Which URLs are the same page: only what is named is dropped."""
 
-    drop_query: tuple[kinds.QueryGlob, ...] = ("utm_*", "gclid", "fbclid")
+    drop_query: tuple[kinds.QueryGlob, ...] = ("utm_*", "gclid", "fbclid", "jsessionid")
     """Names of query parameters that say nothing about the page; `*` stands for any characters. They are dropped from
-    the request too."""
+    the request too, and so are parameters of the path (`;jsessionid=…`)."""
     keep_query: tuple[kinds.QueryGlob, ...] | None = None
     """Names of the only query parameters that are kept, less those of `drop_query`; null: all are."""
     sort_query: StrictBool = True
@@ -131,7 +138,8 @@ class FetchSection(Section):
     max_bytes: kinds.ByteSize = 10_000_000
     """The largest body that is taken, after decompression."""
     types: Annotated[tuple[kinds.MediaType, ...], Field(min_length=1)] = ("text/html", "application/xhtml+xml")
-    """Media types that are taken."""
+    """Media types that are taken. The first bytes count too: what is no text is not taken as HTML, and mere bytes
+    (`application/octet-stream`) that begin as HTML does are."""
     tries: Annotated[StrictInt, Field(ge=1, le=100)] = 4
     """Transient failures in a row after which a page is quarantined."""
     allow_networks: tuple[kinds.Network, ...] = ()
@@ -198,6 +206,9 @@ class AcceptSection(Section):
     """A language tag that `<html lang>` must begin with (`en` takes en-GB); null: any language, or none named."""
     ignore: tuple[kinds.Selector, ...] = ()
     """CSS selectors of regions that do not count when a page is compared with its last version."""
+    soft_404: StrictBool = True
+    """Whether a page that says what its host says of a made-up path counts as not found. A host is asked for one such
+    path, the first time that a page of it is suspicious."""
 
 
 DEFAULT_VERSIONS = 20

@@ -37,7 +37,8 @@ class Reason(StrEnum):
     HOST_DOWN = "host_down"  # five failures in a row: the host waits
     # rejected
     NOT_FOUND = "not_found"  # 404, 410, once
-    GONE = "gone"  # 404, 410, confirmed by a second visit
+    GONE = "gone"  # 404, 410 or a soft 404, confirmed by a second visit
+    SOFT_404 = "soft_404"  # a 200 that says what the host says of a made-up path, once
     HTTP_STATUS = "http_status"  # any other complete answer that is not 200 or 304
     CONTENT_TYPE = "content_type"  # not in `fetch.types`
     TOO_LARGE = "too_large"  # over `fetch.max_bytes` after decompression
@@ -57,6 +58,7 @@ class Reason(StrEnum):
     # cancelled
     ROBOTS = "robots"  # robots.txt disallows it
     SCOPE = "scope"  # outside `scope`
+    TRAP = "trap"  # a path that leads ever on: `limits.max_repeats`, `limits.max_path_segments`
     MAX_DEPTH = "max_depth"
     MAX_PAGES = "max_pages"
     DEADLINE = "deadline"

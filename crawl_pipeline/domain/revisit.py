@@ -85,7 +85,7 @@ class RevisitPolicy:
             return now + freshness.interval
         if state is not UrlState.REJECTED:
             return None
-        if reason is Reason.NOT_FOUND:
+        if reason in (Reason.NOT_FOUND, Reason.SOFT_404):
             return now + min(max(self._min, LATEST_CONFIRMATION), freshness.window)
         if reason is Reason.GONE:
             wait = freshness.window * GONE_WINDOWS

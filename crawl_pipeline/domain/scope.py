@@ -14,6 +14,7 @@ from crawl_pipeline.domain.globs import compile_glob as compile_glob  # re-expor
 from crawl_pipeline.domain.globs import host_matches
 from crawl_pipeline.domain.outcomes import Reason
 from crawl_pipeline.domain.pages import PageUrl
+from crawl_pipeline.domain.traps import TrapLimits, Variants, path_trap
 from crawl_pipeline.domain.urls import LONGEST_URL, Canonicalizer, UrlPolicy, UrlRefusal, canonical_path, origin_of
 
 _SKIP_TYPES = {
@@ -43,7 +44,9 @@ class ScopeRules(Protocol):
     def skip_types(self) -> str | Sequence[str]: ...
 
 
-class _Limits(Protocol):
+class Limits(TrapLimits, Protocol):
+    """What is read of `contract.limits`."""
+
     @property
     def max_depth(self) -> int: ...
 
@@ -56,7 +59,7 @@ class AdmissionRules(Protocol):
     @property
     def urls(self) -> UrlPolicy: ...
     @property
-    def limits(self) -> _Limits: ...
+    def limits(self) -> Limits: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +80,18 @@ class Refusal:
 
 
 class Scope:
-    """The compiled section `scope` with `limits.max_depth`. Immutable, safe to share between threads."""
+    """The compiled section `scope` with the limits of a single URL. Immutable, safe to share between threads."""
 
-    def __init__(self, rules: ScopeRules, *, max_depth: int | None = None) -> None:
+    def __init__(self, rules: ScopeRules, limits: Limits | None = None) -> None:
         self._exact = frozenset(host for host in rules.hosts if not host.startswith("*."))
         self._wild = tuple(host for host in rules.hosts if host.startswith("*."))
         self._include = [(f"scope.include {glob}", compile_glob(glob)) for glob in rules.include]
         self._exclude = [(f"scope.exclude {glob}", compile_glob(glob)) for glob in rules.exclude]
         self._skip = DEFAULT_SKIP_TYPES if isinstance(rules.skip_types, str) else frozenset(rules.skip_types)
-        self._max_depth = max_depth
+        self._limits = limits
 
     def verdict(self, page: PageUrl, depth: int = 0) -> ScopeVerdict:
-        """Judge a page by host, path, file ending and depth, in that order; excludes win over includes."""
+        """Judge a page by host, path, file ending, traps and depth, in that order; excludes win over includes."""
         host = self._host_rule(page.authority)
         if host is None:
             return _out(f"scope.hosts: none is {page.authority}")
@@ -102,8 +105,12 @@ class Scope:
         ending = path.rpartition("/")[2].rpartition(".")[2] if "." in path else ""
         if ending.lower() in self._skip:
             return _out(f"scope.skip_types {ending.lower()}")
-        if self._max_depth is not None and depth > self._max_depth:
-            return ScopeVerdict(allowed=False, reason=Reason.MAX_DEPTH, rule=f"limits.max_depth {self._max_depth}")
+        limits = self._limits
+        if limits is not None:
+            if (trap := path_trap(path, limits)) is not None:
+                return ScopeVerdict(allowed=False, reason=Reason.TRAP, rule=trap)
+            if depth > limits.max_depth:
+                return ScopeVerdict(allowed=False, reason=Reason.MAX_DEPTH, rule=f"limits.max_depth {limits.max_depth}")
         return ScopeVerdict(allowed=True, rule=included or f"scope.hosts {host}")
 
     def _host_rule(self, authority: str) -> str | None:
@@ -124,7 +131,9 @@ class Admission:
 
     def __init__(self, contract: AdmissionRules, *, remember: int = 20_000) -> None:
         self._canonicalizer = Canonicalizer(contract.urls)
-        self._scope = Scope(contract.scope)
+        self._scope = Scope(contract.scope, contract.limits)
+        self._variants = Variants(contract.limits)
+        self.trap_count = 0  # distinct links refused as traps, as far as the cache tells
         self._max_depth = contract.limits.max_depth
         self._too_deep = Refusal(reason=Reason.MAX_DEPTH, rule=f"limits.max_depth {self._max_depth}")
         self._remember = remember
@@ -177,6 +186,9 @@ class Admission:
         if isinstance(page, UrlRefusal):
             return Refusal(reason=None, rule=page.fault.value)
         verdict = self._scope.verdict(page)
+        if verdict.allowed and (trap := self._variants.trap(page)) is not None:
+            verdict = ScopeVerdict(allowed=False, reason=Reason.TRAP, rule=trap)
+        self.trap_count += verdict.reason is Reason.TRAP
         return page if verdict.allowed else Refusal(reason=verdict.reason, rule=verdict.rule)
 
 

@@ -22,6 +22,7 @@ from crawl_pipeline.domain.pages import PageUrl, UrlKey
 LONGEST_URL = 2_048  # characters, as serialised (what sitemaps allow)
 LONGEST_TEXT = 16_384  # characters of a href before it is parsed: white space and dot segments may fall away
 _HREF = re.compile(r"(https?)://([^/?#]*)(/[^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
+_PATH_PARAMETER = re.compile(r";([^/;=]+)=[^/;]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -128,14 +129,22 @@ class Canonicalizer:
             return UrlRefusal(fault=UrlFault.CREDENTIALS)
         origin = f"{scheme}://{authority}"
         kept = self._kept(query) if query else None
-        requested = query if keep_all else kept
+        kept_path = self._kept_path(path) if ";" in path else path
+        requested, path = (query, path) if keep_all else (kept, kept_path)
         url = f"{origin}{path}?{requested}" if requested else origin + path
         if len(url) > LONGEST_URL:
             return UrlRefusal(fault=UrlFault.TOO_LONG)
-        canonical = origin + self._canonical_path(path) + self._canonical_query(kept)
+        canonical = origin + self._canonical_path(kept_path) + self._canonical_query(kept)
         if canonical == url:
             url = canonical  # one string in memory, not two
         return PageUrl(key=url_key(canonical), url=url, canonical=canonical, authority=authority)
+
+    def _kept_path(self, path: str) -> str:
+        """The path without the parameters (`;jsessionid=…`) that the policy drops by name."""
+        drop = self._drop
+        if drop is None:
+            return path
+        return _PATH_PARAMETER.sub(lambda match: "" if drop.fullmatch(unquote_plus(match[1])) else match[0], path)
 
     def _kept(self, query: str) -> str | None:
         """The query without the parameters that the policy drops, None when none is left."""

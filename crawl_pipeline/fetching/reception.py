@@ -13,6 +13,7 @@ from functools import lru_cache
 from crawl_pipeline.domain.pages import Exchange, FetchFailure, FetchRequest
 from crawl_pipeline.fetching.decoding import BadEncoding, Decoder, make_decoder
 from crawl_pipeline.fetching.media_types import media_type
+from crawl_pipeline.fetching.sniffing import SNIFFED_BYTES, is_open, refusal
 
 _CONTROLS = {code: " " for code in (*range(9), *range(10, 32), 127)}
 
@@ -40,10 +41,12 @@ class Reception:
         "_decoder",
         "_head_bytes",
         "_inner_bytes",
+        "_is_sniffed",
         "_limits",
         "_lines",
         "_marked_at",
         "_marked_bytes",
+        "_media_type",
         "_wire_bytes",
         "address",
         "detail",
@@ -80,6 +83,8 @@ class Reception:
         self._body_bytes = 0
         self._wire_bytes = 0
         self._inner_bytes = 0
+        self._media_type: str | None = None
+        self._is_sniffed = True  # nothing to be found out from the body's first bytes
         self._marked_at = 0.0
         self._marked_bytes = 0
 
@@ -99,6 +104,7 @@ class Reception:
         self.status = None
         self._lines.clear()
         self._decoder = None
+        self._is_sniffed = True
         self._wire_bytes = self._marked_bytes = 0
 
     def take_line(self, line: bytes, now: float) -> bool:
@@ -139,11 +145,17 @@ class Reception:
             return self.end(FetchFailure.PROTOCOL, f"the answer has {len(headers)} header lines")
         if status != 200:
             return self._prepare_decoder()
-        found = media_type(tuple(self._values("content-type")))
-        if self.request.types is not None and found is not None and found not in self.request.types:
-            self.type_refused = True
-            return self.end(None, f"Content-Type {found} is not in fetch.types")
+        found = self._media_type = media_type(tuple(self._values("content-type")))
+        wanted = self.request.types
+        if wanted is not None:
+            if found is not None and found not in wanted and not is_open(found, wanted):
+                return self._refuse_type(f"Content-Type is {found}: not in fetch.types")
+            self._is_sniffed = False
         return self._accepts_length() and self._prepare_decoder()
+
+    def _refuse_type(self, detail: str) -> bool:
+        self.type_refused = True
+        return self.end(None, detail)
 
     def _accepts_length(self) -> bool:
         """Lengths must agree (RFC 9110, 8.6) and be within the limit; with Transfer-Encoding they do not count."""
@@ -201,7 +213,14 @@ class Reception:
         if self._body_bytes > self._body_limit:
             return self._over_limit()
         self._body.append(piece)
-        return True
+        return self._is_sniffed or self._body_bytes < SNIFFED_BYTES or self._sniff()
+
+    def _sniff(self) -> bool:
+        """Judge the body's kind by its first bytes, once: what is no text, or no HTML, is not read to its end."""
+        self._is_sniffed = True
+        head = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        detail = refusal(self._media_type, head, self.request.types or ())
+        return detail is None or self._refuse_type(detail)
 
     def _pass_inner(self, piece: bytes) -> bool:
         self._inner_bytes += len(piece)
@@ -236,7 +255,12 @@ class Reception:
 
         An answer other than 200 is complete with its head: a redirect or a 404 whose body breaks is what it says.
         """
-        failure, detail = (self.failure, self.detail) if self.is_ended else self._client_verdict(failure, detail)
+        if not self.is_ended:
+            failure, detail = self._client_verdict(failure, detail)
+            if failure is None and not self._is_sniffed and self.has_head:
+                self._sniff()  # a body that was shorter than what is looked at
+        if self.is_ended:
+            failure, detail = self.failure, self.detail
         if failure not in (None, FetchFailure.ABORTED) and self.has_head and self.status != 200:
             failure = None
         keeps_body = failure is None and not self.type_refused

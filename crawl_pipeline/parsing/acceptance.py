@@ -36,9 +36,10 @@ def judge(extraction: Extraction, document: Document, contract: ExtractionRules)
 
 
 def _page_shortfall(extraction: Extraction, document: Document, accept: AcceptSpec) -> str | None:
-    if extraction.text_chars < accept.min_text_chars:
+    chars = len(extraction.text.body)
+    if chars < accept.min_text_chars:
         wanted = f"at least {accept.min_text_chars} are asked for"
-        return f"accept.min_text_chars: {extraction.text_chars} characters of visible text, {wanted}"
+        return f"accept.min_text_chars: {chars} characters of visible text, {wanted}"
     for index, css in enumerate(accept.require):
         if document.tree.select_one(css) is None:
             return f"accept.require[{index}]: nothing matches {css}"

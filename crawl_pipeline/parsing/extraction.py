@@ -23,7 +23,7 @@ from crawl_pipeline.parsing.copies import MOST_CHARACTERS, ExtractorFault
 from crawl_pipeline.parsing.custom import MOST_RECORDS, CustomExtractor, Page, PageTimeout
 from crawl_pipeline.parsing.document import Document
 from crawl_pipeline.parsing.fields import FieldSpec, PageData, Scope, compiled_fields
-from crawl_pipeline.parsing.meaning import HASH_VERSION, content_hash, visible_text
+from crawl_pipeline.parsing.meaning import HASH_VERSION, VisibleText, content_hash, visible_text
 from crawl_pipeline.parsing.selectors import check_selector
 
 __all__ = ["Extraction", "Extractor", "Fault", "PageTimeout", "check_selector"]
@@ -96,7 +96,7 @@ class Extraction:
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
     conflict: str | None
-    text_chars: int
+    text: VisibleText
     content_hash: bytes
 
 
@@ -116,6 +116,10 @@ class Extractor:
         parts += [rule.custom.fingerprint for rule in self._rules if rule.custom is not None]
         self.version = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
+    def text(self, document: Document) -> VisibleText:
+        """What the page says, less what the contract ignores."""
+        return visible_text(document, self._ignored)
+
     def extract(self, document: Document, url: PageUrl) -> Extraction:
         """Read a page's records and hash its meaning. Never raises but PageTimeout and KeyboardInterrupt.
 
@@ -127,14 +131,14 @@ class Extractor:
         for rule in self._rules:
             if rule.applies_to(path):
                 rule.read(page, url, gathered)
-        text = visible_text(document, self._ignored)
+        text = self.text(document)
         records = tuple(gathered.records.values())
         return Extraction(
             records=records,
             faults=tuple(gathered.faults[:_MOST_FAULTS]),
             notes=tuple(gathered.notes[:_MOST_FAULTS]),
             conflict=gathered.conflict,
-            text_chars=len(text.body),
+            text=text,
             content_hash=content_hash(text, records),
         )
 

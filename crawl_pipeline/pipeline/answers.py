@@ -20,6 +20,7 @@ from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
+from crawl_pipeline.pipeline.soft_404_gate import Soft404Gate
 from crawl_pipeline.pipeline.visit import Visit
 from crawl_pipeline.storage import pages as stored_pages
 from crawl_pipeline.storage.database import Database
@@ -41,6 +42,7 @@ class Answers:
         known_links: KnownLinks,
         target_visit: Callable[[Visit], Visit],
         adopt: Callable[[Visit, Visit, Callable[[bool], None]], None],
+        soft_404s: Soft404Gate,
         hand_over: Callable[[Visit, CompletedPage], None],
     ) -> None:
         self._database = database
@@ -53,10 +55,14 @@ class Answers:
         self._known_links = known_links
         self._target_visit = target_visit
         self._adopt = adopt
+        self._soft_404s = soft_404s
         self._hand_over = hand_over
 
     def take(self, visit: Visit, exchange: Exchange, verdict: Verdict | None) -> None:
         """Judge the last hop of a visit (`verdict`: what a redirect was judged already)."""
+        if visit.probe is not None:
+            self._soft_404s.answered(visit, exchange)
+            return
         if verdict is None:
             verdict = judge_exchange(exchange, was_conditional=visit.is_conditional)
             if visit.target is not None and verdict.state is not UrlState.QUEUED and not visit.claimed.is_sitemap:
@@ -70,6 +76,14 @@ class Answers:
             self._read_sitemap(visit, exchange)
         else:
             self.decide(visit, verdict)
+
+    def disallow(self, visit: Visit) -> None:
+        """robots.txt disallows what a visit was to request next: a redirect's target, or a made-up path."""
+        if visit.probe is not None:
+            self._soft_404s.answered(visit, None)
+            return
+        detail = f"to {visit.url[:300]}: robots.txt disallows it"
+        self.decide(visit, Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=detail))
 
     def is_host_trouble(self, exchange: Exchange, verdict: Verdict | None) -> bool:
         """Whether an answer speaks against its host."""
@@ -104,10 +118,20 @@ class Answers:
         )
         hashed = body_hash(exchange.body)
         visit.note(exchange, hashed)
-        if reading.verdict is not None:
-            self.decide(visit, reading.verdict)
-            return
-        known = claimed.version
+
+        def judged(soft_404: str | None) -> None:
+            if soft_404 is not None:
+                verdict = Verdict(state=UrlState.REJECTED, reason=Reason.SOFT_404, detail=soft_404)
+                self.decide(visit, verdict)
+            elif reading.verdict is not None:
+                self.decide(visit, reading.verdict)
+            else:
+                self._take_content(visit, exchange, reading, hashed)
+
+        self._soft_404s.look(visit, exchange.request.url, reading, judged)
+
+    def _take_content(self, visit: Visit, exchange: Exchange, reading: Reading, hashed: bytes) -> None:
+        known = visit.claimed.version
         if known is None:
             self._complete(visit, exchange, reading, hashed, None)
         elif known.body_hash == hashed:

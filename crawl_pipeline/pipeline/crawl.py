@@ -31,7 +31,7 @@ from crawl_pipeline.storage.sources import Removal, SourceRow
 
 # What a limit cancelled is allowed again by the next crawl; what the contract cancelled, by a changed contract.
 _LIMITS = (Reason.MAX_PAGES.value, Reason.DEADLINE.value)
-_RULES = (Reason.SCOPE.value, Reason.MAX_DEPTH.value)
+_RULES = (Reason.SCOPE.value, Reason.TRAP.value, Reason.MAX_DEPTH.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class CrawlReport:
     page_versions: int
     new_urls: int
     over_max_urls: int
+    traps: int
     elapsed: float
     pages_per_second: float
     next_due_at: datetime | None
@@ -334,6 +335,7 @@ def _report(connection: sa.Connection, crawl: OpenedCrawl, ending: str, holds: t
         page_versions=totals["page_versions"],
         new_urls=counts.get("new_urls", 0),
         over_max_urls=counts.get("over_max_urls", 0),
+        traps=counts.get("traps", 0),
         elapsed=float(elapsed),
         pages_per_second=done / float(elapsed) if elapsed else 0.0,
         next_due_at=crawls.next_due(connection, crawl.source_id),

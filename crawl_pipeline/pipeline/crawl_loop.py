@@ -32,6 +32,7 @@ from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable,
 from crawl_pipeline.pipeline.reading import PageReader
 from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
+from crawl_pipeline.pipeline.soft_404_gate import Soft404Gate
 from crawl_pipeline.pipeline.visit import Requests, RobotsFetch, Visit
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Completion, Frontier
@@ -79,17 +80,20 @@ class CrawlLoop:
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
+        self._reader = reader = PageReader(contract, hand)
+        self._soft_404s = Soft404Gate(database, self.thread, contract, clock, reader, source_id, ask_host=self._hop)
         self._answers = Answers(
             database,
             self.thread,
             contract,
             clock,
             decider=Decider(contract, random.Random()),
-            reader=PageReader(contract, hand),
+            reader=reader,
             sitemaps=self._sitemaps,
             known_links=self._known_links,
             target_visit=self._requests.target_visit,
             adopt=self._adopt,
+            soft_404s=self._soft_404s,
             hand_over=self._hand_over,
         )
         self._ready: list[tuple[float, int, Slot]] = []
@@ -118,6 +122,7 @@ class CrawlLoop:
                     return
             else:
                 self._claims.claim()
+            self._soft_404s.look_again()
             self._start_ready()
             tally = self.tally
             self._hand.count(tally.page_requests, tally.other_requests, tally.pages_finished)
@@ -177,9 +182,7 @@ class CrawlLoop:
                 return
             if not self._gate.allows(rules, hop.url):
                 slot.hop = None
-                detail = f"to {hop.url[:300]}: robots.txt disallows it"
-                verdict = Verdict(state=UrlState.REJECTED, reason=Reason.REDIRECT_OUT, detail=detail)
-                self._answers.decide(hop, verdict)
+                self._answers.disallow(hop)
                 return
         slot.hop = None
         self._request(hop, now)
@@ -241,7 +244,7 @@ class CrawlLoop:
             self.tally.other_requests += 1
             self._transport.start(self._requests.robots_request(hop.url), hop)
         else:
-            if hop.claimed.is_sitemap:
+            if hop.claimed.is_sitemap or hop.probe is not None:
                 self.tally.other_requests += 1
             else:
                 self.tally.page_requests += 1
@@ -279,7 +282,7 @@ class CrawlLoop:
             self._drain(held)
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
-        hop = self._requests.redirect(visit, exchange)
+        hop = self._requests.redirect(visit, exchange) if visit.probe is None else None
         if isinstance(hop, PageUrl):
             visit.note(exchange)
             visit.go_on(hop)
@@ -364,6 +367,8 @@ class CrawlLoop:
             if held.waiting:
                 self._push(visit.slot)
             self._settle(held)
+        if traps := self._reader.take_traps():
+            self.thread.ask(lambda: self._frontier.add_count("traps", traps), lambda _: None)
         if completion.new_urls:
             self._claims.hurry(within=_NEW_URLS_WITHIN)
 
@@ -396,8 +401,10 @@ class CrawlLoop:
             self._gate.hand_back(hop.origin)
             if hop.then is not None and not isinstance(hop.then, RobotsFetch):
                 self._give_up(hop.then)
-        elif self._visits.get(hop.claimed.key) is hop:
-            del self._visits[hop.claimed.key]
+        else:
+            self._soft_404s.give_up(hop)
+            if self._visits.get(hop.claimed.key) is hop:
+                del self._visits[hop.claimed.key]
         self._drain(held)
 
     def _lose(self, held: HeldLease) -> None:

@@ -29,6 +29,8 @@ _FINAL_FAILURES = {
     FetchFailure.ADDRESS_REFUSED: Reason.ADDRESS_REFUSED,
     FetchFailure.BAD_ENCODING: Reason.BAD_ENCODING,
 }
+# What says, once, that a page is not there.
+_MISSING = (Reason.NOT_FOUND, Reason.SOFT_404)
 # What says that the host, not the page, is in trouble.
 _HOST_TROUBLE = {Reason.TIMEOUT, Reason.CONNECTION, Reason.TLS, Reason.PROTOCOL, Reason.SERVER_ERROR}
 
@@ -52,10 +54,7 @@ def judge_exchange(exchange: Exchange, *, was_conditional: bool) -> Verdict:
     status = exchange.status
     if status == 200:
         if exchange.type_refused:
-            kind = exchange.header("content-type") or "none"
-            return Verdict(
-                state=UrlState.REJECTED, reason=Reason.CONTENT_TYPE, detail=f"{kind[:200]}: not in fetch.types"
-            )
+            return Verdict(state=UrlState.REJECTED, reason=Reason.CONTENT_TYPE, detail=exchange.detail)
         return Verdict(state=None)
     if status == 304 and was_conditional:
         return Verdict(state=UrlState.UNCHANGED)
@@ -124,7 +123,7 @@ class Decider:
 
     def _answered(self, page: CompletedPage, claimed: ClaimedUrl, path: str, now: datetime) -> CompletedPage:
         reason = Reason(page.reason) if page.reason else None
-        if reason is Reason.NOT_FOUND and claimed.reason in (Reason.NOT_FOUND, Reason.GONE):
+        if reason in _MISSING and claimed.reason in (*_MISSING, Reason.GONE):
             reason = Reason.GONE
             page = replace(page, reason=reason.value, records=())  # confirmed: its records are no page's any more
         was_gone = claimed.reason == Reason.GONE and claimed.last_fetched_at is not None

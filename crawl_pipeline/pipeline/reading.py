@@ -32,6 +32,7 @@ from crawl_pipeline.parsing.content import markdown
 from crawl_pipeline.parsing.document import Document, parse
 from crawl_pipeline.parsing.extraction import Extractor, PageTimeout
 from crawl_pipeline.parsing.links import links
+from crawl_pipeline.parsing.meaning import VisibleText
 from crawl_pipeline.pipeline.decide import Verdict
 from crawl_pipeline.pipeline.hand import Hand
 
@@ -47,6 +48,7 @@ class Reading:
     title: str | None = None
     encoding: str | None = None
     document: Document | None = None
+    text: VisibleText | None = None  # None where the page could not be read in time
 
     def markdown(self) -> str:
         """The main content as Markdown; made only where a version is stored."""
@@ -71,6 +73,11 @@ class PageReader:
     def extractor_version(self) -> str:
         """The version of rules, parser and hash by which pages are read."""
         return self._extractor.version
+
+    def take_traps(self) -> int:
+        """How many links were refused as crawl traps since the last call."""
+        traps, self._admission.trap_count = self._admission.trap_count, 0
+        return traps
 
     def read(
         self, body: bytes, content_type: str | None, url: str, page: PageUrl, token: LeaseToken, depth: int
@@ -100,6 +107,15 @@ class PageReader:
         except PageTimeout:
             return None
 
+    def text(self, exchange: Exchange, page: PageUrl, token: LeaseToken) -> VisibleText | None:
+        """What an answer that is no page of its own says; None when it cannot be read in time."""
+        try:
+            with self.limited(token, page.key):
+                url = exchange.request.url
+                return self._extractor.text(parse(exchange.body, content_type=exchange.header("content-type"), url=url))
+        except PageTimeout:
+            return None
+
     def _read(self, body: bytes, content_type: str | None, url: str, page: PageUrl, depth: int) -> Reading:
         document = parse(body, content_type=content_type, url=url)
         extraction = self._extractor.extract(document, page)
@@ -107,7 +123,7 @@ class PageReader:
         if shortfall is not None:
             state = UrlState.QUARANTINED if shortfall.reason is Reason.KEY_CONFLICT else UrlState.REJECTED
             verdict = Verdict(state=state, reason=shortfall.reason, detail=shortfall.detail)
-            return Reading(verdict=verdict, content_hash=extraction.content_hash)
+            return Reading(verdict=verdict, content_hash=extraction.content_hash, text=extraction.text)
         hrefs, _ = links(
             document,
             follow_nofollow=self._contract.scope.follow_nofollow,
@@ -122,6 +138,7 @@ class PageReader:
             title=document.title,
             encoding=document.encoding,
             document=document,
+            text=extraction.text,
         )
 
     @contextmanager

@@ -26,7 +26,7 @@ class Visit:
     """A claimed URL in a slot. `url` is the hop that is requested next or was requested last, `target` its identity
     where it is another page than the claimed one."""
 
-    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "target", "url")
+    __slots__ = ("claimed", "fetches", "hops", "page", "probe", "slot", "target", "url")
 
     def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
         self.slot = slot
@@ -34,6 +34,7 @@ class Visit:
         self.page = page
         self.url = claimed.url
         self.target: PageUrl | None = None
+        self.probe: str | None = None  # the made-up URL that the host is asked for, instead of a hop of the page
         self.hops = {claimed.url}
         self.fetches: list[FetchLog] = []
 
@@ -45,7 +46,8 @@ class Visit:
         """
         claimed = self.claimed
         is_known = claimed.version is not None and claimed.outcome is not UrlState.REJECTED
-        return is_known and len(self.hops) == 1 and bool(claimed.etag or claimed.last_modified)
+        is_first = len(self.hops) == 1 and self.probe is None
+        return is_known and is_first and bool(claimed.etag or claimed.last_modified)
 
     def go_on(self, hop: PageUrl) -> None:
         """Follow a redirect."""
@@ -81,7 +83,7 @@ class Requests:
         self._user_agent = {"User-Agent": contract.politeness.user_agent}
         self._headers = {**self._user_agent, **secret_headers(contract, environment)}
         self._canonicalizer = Canonicalizer(contract.urls)
-        self._scope = Scope(contract.scope, max_depth=contract.limits.max_depth)
+        self._scope = Scope(contract.scope, contract.limits)
 
     def identify(self, claimed: ClaimedUrl) -> tuple[PageUrl | None, Verdict | None]:
         """A claimed URL under today's contract, or why it is not to be requested any more."""

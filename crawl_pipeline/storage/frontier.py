@@ -120,6 +120,11 @@ class Frontier:
             blocked=dict(zip(row.blocked_hosts or (), row.blocked_until or (), strict=True)),
         )
 
+    def add_count(self, name: str, n: int) -> None:
+        """Add to one of this crawl's counters what no commit counts."""
+        statement = "INSERT INTO counter_deltas (source_id, crawl_id, name, n) VALUES (%s, %s, %s, %s) RETURNING n"
+        self._rows(statement, [self._source_id, self._crawl_id, name, n])
+
     def standing(self) -> Standing:
         """What is left of this crawl, in one snapshot."""
         row = self._rows(call("finished", 1), [self._crawl_id])[0]

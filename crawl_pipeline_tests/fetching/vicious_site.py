@@ -466,6 +466,37 @@ async def _no_type(call: Call) -> None:
     await call.answer(PAGE)
 
 
+SAMPLES = {
+    "html": PAGE,
+    "comment": b"\n<!-- a > b --><!-- c -->\r\n<HTML lang=en><p>x</p></HTML>",
+    "xhtml": b'\xef\xbb\xbf<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml"><p>x</p></html>',
+    "utf16": "\ufeff<!doctype html><p>x</p>".encode("utf-16-le"),
+    "text": b"PK is no archive, %PDF is no document, <b is no tag",
+    "bytes": b"a\x00b\x01c",
+    "pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"1 0 obj <a href=/x>y</a> " * 4000,
+    "zip": b"PK\x03\x04\x14\x00",
+    "gzip": gzip.compress(PAGE),
+    "png": b"\x89PNG\r\n\x1a\n\x00\x00",
+    "jpeg": b"\xff\xd8\xff\xe0\x00\x10JFIF",
+    "gif": b"GIF89a\x01\x00",
+    "webp": b"RIFF\x24\x00\x00\x00WEBPVP8 ",
+    "mp4": b"\x00\x00\x00\x20ftypisom",
+    "tar": b"file.html".ljust(257, b"\x00") + b"ustar\x0000",
+}
+
+
+@vice("/sample", closes=False)
+async def _sample(call: Call) -> None:
+    """`kind` names the body, `type` the Content-Type; with `goes-on` there is more of it than anybody wants."""
+    headers = [f"Content-Type: {value}" for value in call.query.get("type", "").split("|") if value]
+    body = SAMPLES[call.query["kind"]]
+    if "goes-on" not in call.query:
+        await call.answer(body, *headers)
+        return
+    await call.answer(body, *headers, length=20_000_000)
+    await _forever(call, bytes(65_536))
+
+
 # Encodings
 
 

@@ -49,10 +49,13 @@ def test_small_contract_has_a_finite_default_for_every_limit() -> None:
         "max_urls": 100_000,
         "max_duration": "6h",
         "max_idle": "5m",
+        "max_repeats": 3,
+        "max_path_segments": 20,
+        "max_url_variants": 1_000,
         "max_links_per_page": 2_000,
         "max_in_flight": 64,
     }
-    assert found.urls.drop_query == ("utm_*", "gclid", "fbclid")
+    assert found.urls.drop_query == ("utm_*", "gclid", "fbclid", "jsessionid")
     assert (found.urls.keep_query, found.urls.sort_query, found.urls.trailing_slash) == (None, True, "keep")
     assert (found.politeness.slots, found.politeness.min_delay) == (2, timedelta(seconds=1))
     assert (found.politeness.robots, found.politeness.max_crawl_delay) == ("obey", timedelta(seconds=60))

@@ -30,7 +30,7 @@ def verdict(url: str, depth: int = 0, **scope: Any) -> tuple[Reason | None, str]
     rules = contract(**scope)
     page = Canonicalizer(rules.urls).page_url(url)
     assert isinstance(page, PageUrl)
-    found = Scope(rules.scope, max_depth=rules.limits.max_depth).verdict(page, depth)
+    found = Scope(rules.scope, rules.limits).verdict(page, depth)
     assert found.allowed == (found.reason is None)
     return found.reason, found.rule
 

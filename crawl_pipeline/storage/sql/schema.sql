@@ -102,6 +102,19 @@ CREATE TABLE robots (  -- per origin (scheme and authority)
   fetching_until timestamptz NOT NULL DEFAULT 'epoch'  -- one worker at a time asks for it
 );
 
+CREATE TABLE soft_404s (  -- what an origin (scheme and authority) answers to a made-up path, per source
+  source_id    int NOT NULL REFERENCES sources,
+  origin       text NOT NULL,
+  rules        text,                        -- the extractor version that read the answer
+  url          text,
+  status       smallint,
+  likeness     bytea,                       -- what the answer says, its own URL taken out; null: no page is a soft 404
+  asked_at     timestamptz,
+  expires_at   timestamptz NOT NULL DEFAULT 'epoch',
+  asking_until timestamptz NOT NULL DEFAULT 'epoch',  -- one worker at a time asks
+  PRIMARY KEY (source_id, origin)
+);
+
 -- One row per source, host and lane: the only thing that `claim` searches. Lane 0 holds queued URLs, lane 1 revisits.
 -- `ready_at` is never later than the truth: too early costs one wasted look, which corrects it; too late would strand URLs.
 CREATE TABLE queues (
