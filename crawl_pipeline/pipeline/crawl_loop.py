@@ -29,6 +29,7 @@ from crawl_pipeline.pipeline.decide import Decider, Verdict, asks_to_wait
 from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
+from crawl_pipeline.pipeline.observations import Observations
 from crawl_pipeline.pipeline.reading import PageReader
 from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
@@ -63,6 +64,7 @@ class CrawlLoop:
         leases: LeaseTable,
         clock: DatabaseClock,
         hand: Hand,
+        observations: Observations,
         *,
         source_id: int,
         share: Share,
@@ -72,6 +74,7 @@ class CrawlLoop:
         self._leases = leases
         self._clock = clock
         self._hand = hand
+        self._observations = observations
         self._source_id = source_id
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
@@ -109,7 +112,7 @@ class CrawlLoop:
                 reply()
             for held in self._leases.lost(time.monotonic()):
                 self._lose(held)
-            for held in self._leases.at_rest():
+            for held in self._leases.to_drain():
                 self._drain(held)
             if stop.is_set():
                 if self._has_stopped(grace.total_seconds()):
@@ -283,10 +286,13 @@ class CrawlLoop:
             visit.hops.add(hop)
             self._hop(visit, hop)
             return
-        self._note_failure(visit.slot.held, failed=self._answers.is_host_trouble(exchange, hop))
+        held, failed = visit.slot.held, self._answers.is_host_trouble(exchange, hop)
+        self._note_failure(held, failed=failed)
         if asks_to_wait(exchange):
             self._throttle(visit, exchange)
         else:
+            if failed or exchange.failure is None:
+                self._observations.note(held.host_id, exchange.elapsed, failed=failed)
             self._answers.take(visit, exchange, hop)
 
     def _hop(self, hop: Visit | RobotsFetch, url: str) -> None:

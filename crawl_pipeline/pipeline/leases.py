@@ -101,7 +101,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[LeaseToken, HeldLease] = {}
         self._renewals: list[tuple[Sequence[LeaseToken], dict[LeaseToken, datetime]]] = []
-        self._resting: set[int] = set()
+        self._draining: set[int] = set()
         self.slots = 0
 
     def __len__(self) -> int:
@@ -146,15 +146,15 @@ class LeaseTable:
         with self._lock:
             self._renewals.append((asked, living))
 
-    def rest(self, hosts: Sequence[int]) -> None:
-        """Bring hosts that were put to rest elsewhere. Any thread; `at_rest` takes them over."""
+    def drain_hosts(self, hosts: Sequence[int]) -> None:
+        """Bring hosts where nothing more is to be started. Any thread; `to_drain` takes them over."""
         with self._lock:
-            self._resting.update(hosts)
+            self._draining.update(hosts)
 
-    def at_rest(self) -> list[HeldLease]:
-        """The leases of hosts that were put to rest since the last call."""
+    def to_drain(self) -> list[HeldLease]:
+        """The leases of hosts that were brought since the last call."""
         with self._lock:
-            hosts, self._resting = self._resting, set()
+            hosts, self._draining = self._draining, set()
             return [held for held in self._held.values() if held.host_id in hosts] if hosts else []
 
     def lost(self, now: float) -> list[HeldLease]:

@@ -241,7 +241,7 @@ def test_requests_in_flight_stay_within_the_limit_over_many_hosts(database: Data
 
 
 def test_host_that_another_worker_put_to_rest_rests_here_too(database: Database) -> None:
-    """Guard: the heartbeat's `_look_for_rests`; without it a lease in hand goes on until it is used up."""
+    """Guard: the heartbeat's `_look_at_hosts`; without it a lease in hand goes on until it is used up."""
     with Site(lambda asked: Answer(body=page("start", *MANY[:300]).body, delay=0.05)) as site:
         running = start(database, contract(site, politeness={"slots": 2}))
         wait_until(lambda: len(site.pages_asked) > 10, within=60)
@@ -252,3 +252,37 @@ def test_host_that_another_worker_put_to_rest_rests_here_too(database: Database)
         running.stop.set()
         running.join()
     assert during == []
+
+
+def test_host_that_slows_under_load_is_asked_less_often_until_it_is_well_again(database: Database) -> None:
+    """Guards: `to_drain` for hosts in trouble, `observe_hosts` and the branch `slow` of `observed`.
+
+    The site answers at once as long as two requests are open at most, which eight slots without a delay never keep to.
+    """
+
+    def answer(asked: Asked) -> Answer:
+        body = page("start", *MANY).body if asked.path == "/" else page(asked.path).body
+        return Answer(body=body, delay=1.5 if site.open_now[asked.host] > 2 else 0.02)
+
+    with Site(answer) as site:
+        running = start(database, contract(site, politeness={"slots": 8, "robots": "ignore"}), workers=2)
+        is_slowed = "SELECT 1 FROM hosts WHERE adaptive_reason = 'slow' AND min_delay >= '1 second'"
+        wait_until(lambda: rows(database, is_slowed) != [], within=60)
+        slowed = time.monotonic()
+        wait_until(lambda: rows(database, "SELECT 1 FROM hosts WHERE min_delay < '0.3 seconds'") != [], within=120)
+        freed = time.monotonic()
+        running.stop.set()
+        running.join()
+    during = [asked for asked in site.pages_asked if slowed < asked.at < freed]
+    assert len(during) >= 7
+    slow, last = gaps(during)[:5], gaps(during)[-3:]
+    assert min(slow) > 0.9, slow  # one second at least, less what an arrival may be late
+    assert max(last) < min(slow), (slow, last)
+
+
+def test_healthy_host_keeps_its_full_speed(database: Database) -> None:
+    with Site(lambda asked: page("start", *MANY) if asked.path == "/" else page(asked.path)) as site:
+        report = crawl(database, contract(site, politeness={"slots": 16}))
+    assert report.urls["accepted"] == 1001
+    assert rows(database, "SELECT 1 FROM hosts WHERE adaptive_delay > '0' OR min_delay > '0'") == []
+    assert rows(database, "SELECT 1 FROM hosts WHERE latency IS NULL") == []

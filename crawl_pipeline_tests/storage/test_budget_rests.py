@@ -66,10 +66,10 @@ def test_rest_of_a_host_is_told_to_those_who_hold_leases_of_it(world: World) -> 
     lease = claim(first, want=1)[0]
     other = claim(second, want=2)
     tokens = [lease.token, *(held.token for held in other)]
-    assert second.resting(tokens) == {}
-    until = first.throttle_host(lease.host_id, seconds(30), seconds(3600))
-    assert second.resting(tokens) == {lease.host_id: until}
-    assert second.resting([]) == {}
+    assert second.to_drain(tokens) == []
+    first.throttle_host(lease.host_id, seconds(30), seconds(3600))
+    assert second.to_drain(tokens) == [lease.host_id]
+    assert second.to_drain([]) == []
 
 
 def test_throttled_host_rests_as_long_as_it_asked_up_to_the_cap(world: World) -> None:

@@ -90,7 +90,7 @@ BEGIN
     SELECT coalesce(array_agg(s.n), '{}'), min(l.expires_at), count(DISTINCT l.lease_token)
       INTO v_used, v_first, v_leases FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = c.host_id;
     -- 3. the host's budget is the strictest of its sources'; it changes only while no lease of the host lives
-    SELECT * INTO b FROM host_budget(c.host_id);
+    SELECT * INTO b FROM host_budget(h);
     IF (h.slots, h.min_delay) IS DISTINCT FROM (b.slots, b.min_delay) THEN
       IF b.slots IS NULL OR v_leases > 0 THEN
         UPDATE queues q SET not_before = t + p_horizon WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
@@ -123,8 +123,8 @@ BEGIN
       CONTINUE;
     END IF;
     v_per := h.min_delay * h.slots;
-    IF h.min_delay > '0' THEN                     -- no more than can be started within one lease
-      v_batch := least(v_batch, greatest(1, floor(extract(epoch FROM p_lease_for) * 0.8 / extract(epoch FROM v_per) * cardinality(v_free))::int));
+    IF h.min_delay > '0' THEN                     -- no more than can be started within one lease; less where the delay soon changes
+      v_batch := least(v_batch, greatest(1, floor(extract(epoch FROM p_lease_for) * CASE WHEN b.adaptive_delay > '0' THEN 0.2 ELSE 0.8 END / extract(epoch FROM v_per) * cardinality(v_free))::int));
     END IF;
     -- 5. the batch, the longest due first
     v_upto := CASE c.lane WHEN 0 THEN t ELSE least(t, cr.opened_at) END;
