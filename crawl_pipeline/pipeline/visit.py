@@ -24,7 +24,7 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 class Visit:
     """A claimed URL in a slot. `url` is the hop that is requested next or was requested last."""
 
-    __slots__ = ("claimed", "fetches", "hops", "page", "slot", "url")
+    __slots__ = ("claimed", "fetches", "hops", "is_unasked", "page", "slot", "url")
 
     def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
         self.slot = slot
@@ -33,6 +33,7 @@ class Visit:
         self.url = claimed.url
         self.hops = {claimed.url}
         self.fetches: list[FetchLog] = []
+        self.is_unasked = False  # judged without a request: it takes no slot
 
     @property
     def is_conditional(self) -> bool:

@@ -220,6 +220,7 @@ def _leases(rows: Sequence[Any], source_id: int) -> tuple[Lease, ...]:
             expires_at=head.o_expires_at,
             first_starts=tuple(head.o_first_starts),
             period=head.o_period,
+            delay=head.o_delay,
             host_failures=head.o_failures,
             urls=tuple(urls[token]),
         )
