@@ -351,7 +351,8 @@ class CrawlLoop:
                 continue
             self._known_links.remember(page.links)
             if page.host_id in completion.blocked:
-                self._drain(held)
+                for other in self._leases.of_host(page.host_id):
+                    self._drain(other)
             if held.waiting and not visit.is_unasked:
                 self._free(visit.slot)
             self._settle(held)
