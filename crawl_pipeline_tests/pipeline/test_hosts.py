@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -69,6 +70,43 @@ def test_retry_after_stops_every_worker_at_the_host_and_spends_no_try(database: 
     assert min(later) - refused[0] >= 2.9
     assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
     assert rows(database, "SELECT 1 FROM fetches WHERE reason = 'throttled'") != []
+
+
+@pytest.mark.parametrize("client", ["libcurl", "requests"])
+def test_every_retry_after_is_kept_to_within_the_cap(database: Database, client: str) -> None:
+    """No value raises; what is none rests a minute, and all rest for the cap (3 s) at most, a second at least."""
+    soon = format_datetime(datetime.now(UTC) + timedelta(days=900), usegmt=True)
+    asked_and_kept = {
+        None: 3,
+        "2": 2,
+        "0": 1,
+        "-5": 3,
+        "1.5": 3,
+        "9" * 400: 3,
+        "soon": 3,
+        soon: 3,
+        "Thu, 01 Jan 1970 00:00:00 GMT": 1,
+        "Fri, 31 Dec 9999 23:59:59 GMT": 3,
+    }
+    refused: dict[str, float] = {}
+
+    def answer(asked: Asked) -> Answer:
+        if asked.host in refused:
+            return page(asked.path)
+        refused[asked.host] = asked.at
+        value = list(asked_and_kept)[site.authorities.index(asked.host)]
+        return Answer(status=503 if client == "requests" else 429, headers={"Retry-After": value} if value else {})
+
+    with Site(answer, hosts=len(asked_and_kept)) as site:
+        politeness = {"max_retry_after": "3s", "robots": "ignore", "adaptive": False}
+        report = crawl(database, contract(site, politeness=politeness, fetch={"client": client}), within=120)
+        kept = {one.host: one.at - refused[one.host] for one in site.pages_asked}
+    assert report.urls["accepted"] == len(asked_and_kept)
+    assert len(site.pages_asked) == 2 * len(asked_and_kept)
+    for host, (value, rest) in zip(site.authorities, asked_and_kept.items(), strict=True):
+        assert kept[host] >= rest - 0.1, (value, kept[host])
+    assert rows(database, "SELECT 1 FROM hosts WHERE blocked_until > throttled_at + interval '3.01 seconds'") == []
+    assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
 
 
 def test_transient_failure_waits_for_its_retry_without_holding_a_slot(database: Database) -> None:
