@@ -57,7 +57,7 @@ def test_host_that_never_answers_costs_its_slots_and_not_the_worker(database: Da
         wait_until(lambda: sum(asked.host != silent for asked in site.pages_asked) == 60, within=120)
         running.stop.set()
         running.join()
-    assert sum(asked.host == silent for asked in site.pages_asked) == 2
+    assert 1 <= sum(asked.host == silent for asked in site.pages_asked) <= 2
 
 
 def test_two_sources_at_one_host_have_their_fair_part_of_it(database: Database) -> None:
