@@ -144,7 +144,7 @@ BEGIN
      WHERE p.f IS NOT NULL AND p.i = ANY (v_ok) GROUP BY 1) x;
   PERFORM settle(coalesce(v_end, '{}'), coalesce(v_end_hosts, '{}'), array_fill(p_source, ARRAY[cardinality(w_host)]), w_host, w_lane, w_due,
                  h_host, h_failed, h_ok);
-  -- whoever blocked them: a slot is started again only after a commit, so no worker goes on through a rest
+  -- whoever blocked them: a slot that was used starts again only after a commit, so no worker goes on through a rest
   SELECT array_agg(h.host_id), array_agg(h.blocked_until) INTO blocked_hosts, blocked_until
     FROM hosts h WHERE h.host_id = ANY (p_host) AND h.blocked_until > t;
 END $$;
