@@ -41,6 +41,16 @@ class Answer:
     resets: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A request and when its answer was done with. `was_cut`: whoever asked was gone by then."""
+
+    asked: Asked
+    status: int
+    until: float
+    was_cut: bool
+
+
 Handler = Callable[[Asked], Answer]
 
 
@@ -67,6 +77,7 @@ class Site:
         self._servers: list[asyncio.Server] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self.asked: list[Asked] = []
+        self.served: list[Served] = []
         self.open_now: dict[str, int] = {}
         self.most_open: dict[str, int] = {}
         self.most_open_in_all = 0
@@ -133,12 +144,12 @@ class Site:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
                 asked = Asked(at=time.monotonic(), host=headers["host"], path=head[0].split(" ")[1], headers=headers)
-                if not await self._answer(asked, writer):
+                if not await self._answer(asked, reader, writer):
                     break
         self._writers.discard(writer)
         writer.close()
 
-    async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self.asked.append(asked)
         self.open_now[asked.host] = self.open_now.get(asked.host, 0) + 1
         self.most_open[asked.host] = max(self.most_open.get(asked.host, 0), self.open_now[asked.host])
@@ -152,6 +163,8 @@ class Site:
             if answer.resets:
                 writer.transport.abort()
                 return False
+            was_cut = reader.at_eof() or writer.transport.is_closing()
+            self.served.append(Served(asked=asked, status=answer.status, until=time.monotonic(), was_cut=was_cut))
             writer.write(_bytes(answer))
             await writer.drain()
             return True

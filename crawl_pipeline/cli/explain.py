@@ -175,10 +175,29 @@ def _host(host: store.HostFacts, facts: store.StoredFacts) -> Iterator[tuple[str
     if host.asked_min_delay is not None and asked != (host.slots, host.min_delay):
         yield "from next lease", _budget(host.asked_slots or 0, host.asked_min_delay)
     yield "crawl delay", f"{span(host.crawl_delay)} (robots.txt)" if host.crawl_delay is not None else None
+    yield "answers in", _answer_time(host)
+    if host.adaptive_reason is not None:
+        yield "adaptive", f"{span(host.adaptive_delay)} between requests ({_trouble(host)})"
     if host.blocked_until is not None and host.blocked_until > facts.now:
         yield "rests until", f"{ago(host.blocked_until, facts.now)} ({host.blocked_reason})"
     yield "failures in a row", host.failures or None
     yield "claimable", ago(host.ready_at, facts.now) if host.ready_at else None
+
+
+def _answer_time(host: store.HostFacts) -> str | None:
+    if host.latency is None or host.usual_latency is None:
+        return None
+    return f"{span(timedelta(seconds=host.latency))}, at its best {span(timedelta(seconds=host.usual_latency))}"
+
+
+def _trouble(host: store.HostFacts) -> str:
+    match host.adaptive_reason:
+        case "failing":
+            return f"{host.error_share:.0%} of its latest answers failed"
+        case "throttled":
+            return "it answered 429 or 503"
+        case _:
+            return "it answers slower than it used to"
 
 
 def _budget(slots: int, min_delay: timedelta) -> str:

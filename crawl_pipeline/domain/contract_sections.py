@@ -97,6 +97,9 @@ class PolitenessSection(Section):
     """Requests that may be open at one host at once."""
     min_delay: Duration = timedelta(seconds=1)
     """The least time between two request starts at one host; `0s` for a site of your own."""
+    adaptive: StrictBool = True
+    """Whether a host that answers slower than it used to, fails or says 429 or 503 is asked less often than `min_delay`
+    allows, up to once a minute, until it is well again; a healthy host never is."""
     robots: Literal["obey", "ignore"] = "obey"
     """`ignore` for a site of your own."""
     max_crawl_delay: Duration = timedelta(seconds=60)

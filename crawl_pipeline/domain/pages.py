@@ -72,6 +72,7 @@ class Lease:
     expires_at: datetime
     first_starts: tuple[datetime, ...]
     period: timedelta
+    delay: timedelta  # the least between two starts at the host, over all its leases
     host_failures: int  # failures in a row at the host when it was claimed
     urls: tuple[ClaimedUrl, ...]
 

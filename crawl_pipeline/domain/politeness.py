@@ -1,14 +1,19 @@
-"""How long to wait: Retry-After, back-off of one page. Values only, no clock."""
+"""How long to wait: Retry-After, back-off of one page. Values only, no clock.
+
+What a host's trouble makes of its delay is decided where its state lives: `observed` in `sql/functions/10_settle.sql`.
+"""
 
 from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 RETRY_BASE = timedelta(seconds=30)
 RETRY_CAP = timedelta(hours=1)
 OUTAGE_FAILURES = 5  # failures in a row after which a host counts as down
+SLOW = 1.0  # seconds of an answer below which no host is called slow
 _ZERO = timedelta(0)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -21,6 +26,16 @@ _HTTP_DATES = (
     re.compile(f"{_LONG_DAY}, (?P<day>[0-9]{{1,2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} (?:GMT|UTC)"),
     re.compile(f"{_DAY} {_MONTH} (?P<day>[ 0-9][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostObservation:
+    """How a host answered for a while: answers and the sum of their seconds' logarithms, and answers against it."""
+
+    host_id: int
+    answers: int
+    log_seconds: float
+    failures: int
 
 
 def backoff(

@@ -25,6 +25,7 @@ from crawl_pipeline.pipeline.crawl_loop import CrawlLoop
 from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.heartbeat import Heartbeat
 from crawl_pipeline.pipeline.leases import DatabaseClock, LeaseTable
+from crawl_pipeline.pipeline.observations import Observations
 from crawl_pipeline.pipeline.orders import Orders, exit_code
 from crawl_pipeline.pipeline.processes import machine_name
 from crawl_pipeline.pipeline.re_extract import read_stale
@@ -77,10 +78,20 @@ def _crawl(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
     transport = make_transport(contract.fetch.client, max_in_flight=orders.in_flight + 8)
     clock = DatabaseClock()
     leases = LeaseTable(clock, lease_for)
+    observations = Observations()
     hand = _hand(hand_fd)
     share = Share(in_flight=orders.in_flight, slots=orders.slots)
     loop = CrawlLoop(
-        database, frontier, contract, transport, leases, clock, hand, source_id=orders.source_id, share=share
+        database,
+        frontier,
+        contract,
+        transport,
+        leases,
+        clock,
+        hand,
+        observations,
+        source_id=orders.source_id,
+        share=share,
     )
 
     def counts() -> tuple[int, int]:
@@ -90,8 +101,8 @@ def _crawl(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
         leases.renewed(asked, living)
         transport.wake()
 
-    def on_rests(hosts: Sequence[int]) -> None:
-        leases.rest(hosts)
+    def on_drain(hosts: Sequence[int]) -> None:
+        leases.drain_hosts(hosts)
         transport.wake()
 
     pulse_stop = threading.Event()
@@ -111,7 +122,8 @@ def _crawl(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
         tokens=leases.tokens,
         counts=counts,
         on_renewed=on_renewed,
-        on_rests=on_rests,
+        observations=observations,
+        on_drain=on_drain,
         on_failed=loop.thread.fail,
         stop=pulse_stop,
         lease_for=lease_for,

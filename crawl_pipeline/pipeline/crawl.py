@@ -202,6 +202,7 @@ def _source_row(loaded: LoadedContract) -> SourceRow:
         contract_file=str(loaded.file),
         slots=contract.politeness.slots,
         min_delay=contract.politeness.min_delay,
+        adaptive=contract.politeness.adaptive,
         max_urls=contract.limits.max_urls,
     )
 

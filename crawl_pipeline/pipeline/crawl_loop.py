@@ -29,6 +29,7 @@ from crawl_pipeline.pipeline.decide import Decider, Verdict, asks_to_wait
 from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
+from crawl_pipeline.pipeline.observations import Observations
 from crawl_pipeline.pipeline.reading import PageReader
 from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
@@ -64,6 +65,7 @@ class CrawlLoop:
         leases: LeaseTable,
         clock: DatabaseClock,
         hand: Hand,
+        observations: Observations,
         *,
         source_id: int,
         share: Share,
@@ -73,6 +75,7 @@ class CrawlLoop:
         self._leases = leases
         self._clock = clock
         self._hand = hand
+        self._observations = observations
         self._source_id = source_id
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
@@ -115,7 +118,7 @@ class CrawlLoop:
                 reply()
             for held in self._leases.lost(time.monotonic()):
                 self._lose(held)
-            for held in self._leases.at_rest():
+            for held in self._leases.to_drain():
                 self._drain(held)
             if stop.is_set():
                 if self._has_stopped(grace.total_seconds()):
@@ -158,14 +161,23 @@ class CrawlLoop:
         for slot in self._leases.add(lease).slots:
             self._push(slot)
 
+    def _free(self, slot: Slot, not_before: float = 0.0) -> None:
+        """The slot waits for its next start."""
+        slot.free(max(time.monotonic(), not_before))
+        self._push(slot)
+
     def _push(self, slot: Slot) -> None:
-        heapq.heappush(self._ready, (slot.next_start, next(self._order), slot))
+        heapq.heappush(self._ready, (slot.starts_at, next(self._order), slot))
 
     def _start_ready(self) -> None:
         now = time.monotonic()
         while self._ready and self._ready[0][0] <= now and not self._is_full:
             slot = heapq.heappop(self._ready)[2]
-            if slot.hop is not None:
+            if slot.is_late(now):  # the loop was held up
+                self._free(slot)
+            elif slot.starts_at > now:
+                self._push(slot)
+            elif slot.hop is not None:
                 self._start_hop(slot, slot.hop, now)
             elif slot.held in self._leases:
                 self._start_next(slot, now)
@@ -194,21 +206,23 @@ class CrawlLoop:
         if not held.may_start(now):
             self._drain(held)
             return
-        claimed = held.waiting[0]
-        page, verdict = self._requests.identify(claimed)
-        if verdict is None:
-            rules = self._gate.look(claimed.url)
-            if rules is None:
-                self._wait_for_robots(slot, claimed.url, now)
+        while held.waiting:
+            claimed = held.waiting[0]
+            page, verdict = self._requests.identify(claimed)
+            if verdict is None:
+                rules = self._gate.look(claimed.url)
+                if rules is None:
+                    self._wait_for_robots(slot, claimed.url, now)
+                    return
+                if not self._gate.allows(rules, claimed.url):
+                    verdict = Verdict(state=UrlState.CANCELLED, reason=Reason.ROBOTS, detail="robots.txt disallows it")
+            held.waiting.popleft()
+            held.busy += 1
+            visit = self._visits[claimed.key] = Visit(slot, claimed, page)
+            if verdict is None:
+                self._request(visit, now)
                 return
-            if not self._gate.allows(rules, claimed.url):
-                verdict = Verdict(state=UrlState.CANCELLED, reason=Reason.ROBOTS, detail="robots.txt disallows it")
-        held.waiting.popleft()
-        held.busy += 1
-        visit = self._visits[claimed.key] = Visit(slot, claimed, page)
-        if verdict is None:
-            self._request(visit, now)
-        else:  # no request; the slot is free again when that is committed
+            visit.is_unasked = True  # no request: the slot's start is still to be had
             self._answers.decide(visit, verdict)
 
     def _wait_for_robots(self, slot: Slot, url: str, now: float) -> None:
@@ -235,8 +249,7 @@ class CrawlLoop:
         for held in self._leases:
             parked, held.parked = held.parked, []
             for slot in parked:
-                slot.next_start = max(slot.next_start, again_at)
-                self._push(slot)
+                self._free(slot, not_before=again_at)
 
     def _request(self, hop: Visit | RobotsFetch, now: float) -> None:
         hop.slot.spend(now)
@@ -288,17 +301,20 @@ class CrawlLoop:
             visit.go_on(hop)
             self._hop(visit, hop.url)
             return
-        self._note_failure(visit.slot.held, failed=self._answers.is_host_trouble(exchange, hop))
+        held, failed = visit.slot.held, self._answers.is_host_trouble(exchange, hop)
+        self._note_failure(held, failed=failed)
         if asks_to_wait(exchange):
             self._throttle(visit, exchange)
         else:
+            if failed or exchange.failure is None:
+                self._observations.note(held.host_id, exchange.elapsed, failed=failed)
             self._answers.take(visit, exchange, hop)
 
     def _hop(self, hop: Visit | RobotsFetch, url: str) -> None:
         """The next hop of a redirect waits for its slot's next start, as every request does."""
         hop.url = url
         hop.slot.hop = hop
-        self._push(hop.slot)
+        self._free(hop.slot)
 
     def _note_failure(self, held: HeldLease, *, failed: bool) -> None:
         """Failures in a row are the host's: from the fifth on it rests as a whole (the commit blocks it for all)."""
@@ -363,9 +379,10 @@ class CrawlLoop:
                 continue
             self._known_links.remember(page.links)
             if page.host_id in completion.blocked:
-                self._drain(held)
-            if held.waiting:
-                self._push(visit.slot)
+                for other in self._leases.of_host(page.host_id):
+                    self._drain(other)
+            if held.waiting and not visit.is_unasked:
+                self._free(visit.slot)
             self._settle(held)
         if traps := self._reader.take_traps():
             self.thread.ask(lambda: self._frontier.add_count("traps", traps), lambda _: None)

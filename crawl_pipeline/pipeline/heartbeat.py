@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from crawl_pipeline.domain.pages import LeaseToken
 from crawl_pipeline.errors import DatabaseUnavailable
 from crawl_pipeline.pipeline.leases import DatabaseClock
+from crawl_pipeline.pipeline.observations import Observations
 from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import LEASE_FOR, Frontier
@@ -25,7 +26,7 @@ Renewed = Callable[[Sequence[LeaseToken], dict[LeaseToken, datetime]], None]
 
 
 class Heartbeat(threading.Thread):
-    """Every second: counts, clock, hosts that rest. Every third of a lease: renewal of all tokens.
+    """Every second: counts, clock, how hosts do. Every third of a lease: renewal of all tokens.
 
     An unreachable database is tried again until it answers: the leases' own expiry ends the work, not this thread.
     """
@@ -40,7 +41,8 @@ class Heartbeat(threading.Thread):
         tokens: Callable[[], Sequence[LeaseToken]],
         counts: Callable[[], tuple[int, int]],
         on_renewed: Renewed,
-        on_rests: Callable[[Sequence[int]], None],
+        observations: Observations,
+        on_drain: Callable[[Sequence[int]], None],
         on_failed: Callable[[BaseException], None],
         stop: threading.Event,
         lease_for: timedelta = LEASE_FOR,
@@ -53,7 +55,8 @@ class Heartbeat(threading.Thread):
         self._tokens = tokens
         self._counts = counts
         self._on_renewed = on_renewed
-        self._on_rests = on_rests
+        self._observations = observations
+        self._on_drain = on_drain
         self._on_failed = on_failed
         self._renew_every = lease_for.total_seconds() / 3
         self._stop = stop
@@ -64,7 +67,7 @@ class Heartbeat(threading.Thread):
         while not self._stop.wait(BEAT.total_seconds()):
             try:
                 self.beat()
-                self._look_for_rests()
+                self._look_at_hosts()
                 if time.monotonic() - renewed_at >= self._renew_every:
                     self._renew()
                     renewed_at = time.monotonic()
@@ -91,14 +94,15 @@ class Heartbeat(threading.Thread):
 
         self._clock.observe(*self._database.retry(work, stop=self._stop))
 
-    def _look_for_rests(self) -> None:
-        """Hosts that another worker put to rest (429, an outage) rest here too."""
+    def _look_at_hosts(self) -> None:
+        """Tell how hosts answered; drain what any worker put to rest (429, an outage) or saw in trouble."""
+        seen = self._observations.take(time.monotonic())
+        if seen:
+            self._frontier.observe_hosts(seen)
         tokens = self._tokens()
-        if tokens:
-            soon = self._clock.now() + BEAT  # claims look ahead as far: such starts are planned behind the rest already
-            hosts = [host for host, until in self._frontier.resting(tokens).items() if until > soon]
-            if hosts:
-                self._on_rests(hosts)
+        hosts = self._frontier.to_drain(tokens) if tokens else []
+        if hosts:
+            self._on_drain(hosts)
 
     def _renew(self) -> None:
         tokens = self._tokens()

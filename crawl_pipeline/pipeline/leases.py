@@ -5,6 +5,7 @@ A slot is taken from a request's start until its page is committed, so that a ki
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -17,6 +18,8 @@ from crawl_pipeline.storage.frontier import LEASE_FOR
 
 if TYPE_CHECKING:
     from crawl_pipeline.pipeline.visit import RobotsFetch, Visit
+
+_MOST_LATE = 0.25  # seconds; a quarter of the delay where that is less
 
 
 class DatabaseClock:
@@ -39,22 +42,50 @@ class DatabaseClock:
 
 
 class Slot:
-    """One of a lease's slots: `next_start` is on the monotonic clock; `hop` waits to be requested in it."""
+    """One of a lease's slots: `next_start`, on the monotonic clock, is a point of the grid that is no other slot's.
 
-    __slots__ = ("held", "hop", "next_start")
+    Only those points are kept apart over all workers: a start in between may come right before another worker's.
+    """
+
+    __slots__ = ("held", "hop", "is_busy", "next_start")
 
     def __init__(self, held: HeldLease, next_start: float) -> None:
         self.held = held
         self.next_start = next_start
         self.hop: Visit | RobotsFetch | None = None
+        self.is_busy = False  # from a request's start until it may start the next
 
     def spend(self, now: float) -> None:
         """A request starts now: the next may start at the slot's next point of the grid."""
-        period = self.held.period
-        if period > 0:
-            self.next_start += period * max(1, int((now - self.next_start) / period) + 1)
-        else:
-            self.next_start = now
+        self.is_busy = True
+        self.held.last_start = now
+        self.next_start += self.held.period
+        self.wait_until(now)
+
+    def free(self, now: float) -> None:
+        """It may start the next request: at the lease's first point of the grid that no free slot of it waits for."""
+        self.is_busy = False
+        self.wait_until(now)
+        for other in self.held.slots:
+            if other.is_busy:
+                other.wait_until(now)
+                if other.next_start < self.next_start:
+                    self.next_start, other.next_start = other.next_start, self.next_start
+
+    @property
+    def starts_at(self) -> float:
+        """When it may start: later than its point of the grid where the lease's last start was late."""
+        return max(self.next_start, self.held.last_start + self.held.delay)
+
+    def is_late(self, now: float) -> bool:
+        """Whether its start was missed: who comes that late may meet the next one's start, of another worker."""
+        return now - self.next_start > self.held.most_late
+
+    def wait_until(self, at: float) -> None:
+        """Start no earlier than `at`, at a point of the grid."""
+        late, period = at - self.next_start, self.held.period
+        if late > 0:
+            self.next_start += period * math.ceil(late / period) if period > 0 else late
 
 
 class HeldLease:
@@ -66,6 +97,9 @@ class HeldLease:
         self.host_id = lease.host_id
         self.waiting: deque[ClaimedUrl] = deque(lease.urls)
         self.period = lease.period.total_seconds()
+        self.delay = lease.delay.total_seconds()
+        self.last_start = 0.0
+        self.most_late = min(_MOST_LATE, self.delay / 4) if self.delay else math.inf
         self.slots = [Slot(self, clock.monotonic(start)) for start in lease.first_starts]
         self.parked: list[Slot] = []  # slots that wait for robots.txt
         self.busy = 0  # URLs, and requests for robots.txt, that were started and are not done with
@@ -101,7 +135,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[LeaseToken, HeldLease] = {}
         self._renewals: list[tuple[Sequence[LeaseToken], dict[LeaseToken, datetime]]] = []
-        self._resting: set[int] = set()
+        self._draining: set[int] = set()
         self.slots = 0
 
     def __len__(self) -> int:
@@ -146,15 +180,15 @@ class LeaseTable:
         with self._lock:
             self._renewals.append((asked, living))
 
-    def rest(self, hosts: Sequence[int]) -> None:
-        """Bring hosts that were put to rest elsewhere. Any thread; `at_rest` takes them over."""
+    def drain_hosts(self, hosts: Sequence[int]) -> None:
+        """Bring hosts where nothing more is to be started. Any thread; `to_drain` takes them over."""
         with self._lock:
-            self._resting.update(hosts)
+            self._draining.update(hosts)
 
-    def at_rest(self) -> list[HeldLease]:
-        """The leases of hosts that were put to rest since the last call."""
+    def to_drain(self) -> list[HeldLease]:
+        """The leases of hosts that were brought since the last call."""
         with self._lock:
-            hosts, self._resting = self._resting, set()
+            hosts, self._draining = self._draining, set()
             return [held for held in self._held.values() if held.host_id in hosts] if hosts else []
 
     def lost(self, now: float) -> list[HeldLease]:

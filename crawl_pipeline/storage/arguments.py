@@ -16,6 +16,8 @@ _TYPES = {
     "finished": "uuid",
     "throttle_host": "int interval interval",
     "block_host": "int timestamptz text",
+    "observe_hosts": "int[] int[] float8[] int[]",
+    "to_drain": "uuid[] interval",
     "charge": "uuid uuid boolean",
     "discover": "int uuid[] text[] text[] smallint[] uuid[] boolean",
     "complete": (

@@ -55,6 +55,11 @@ class HostFacts:
     failures: int
     outages: int
     throttles: int
+    latency: float | None  # seconds of an answer, smoothed; and its long-term low
+    usual_latency: float | None
+    error_share: float  # of answers that speak against the host
+    adaptive_delay: timedelta  # what its trouble asks for
+    adaptive_reason: str | None  # slow, failing or throttled
     ready_at: datetime | None  # when this source may claim of it next
 
 
@@ -194,9 +199,11 @@ SELECT h.authority, h.slots, h.min_delay, b.slots AS asked_slots, b.min_delay AS
        (SELECT coalesce(sum(cardinality(l.slot_nos)), 0) FROM leases l WHERE l.host_id = h.host_id) AS slots_in_use,
        nullif(h.next_request_at, 'epoch') AS next_request_at, nullif(h.blocked_until, 'epoch') AS blocked_until,
        h.blocked_reason, h.failures, h.outages, h.throttles,
+       h.latency, h.usual_latency, h.error_share, coalesce(b.adaptive_delay, '0') AS adaptive_delay,
+       CASE WHEN b.adaptive_delay > '0' THEN h.adaptive_reason END AS adaptive_reason,
        (SELECT min(q.ready_at) FROM queues q
          WHERE q.source_id = :s AND q.host_id = h.host_id AND q.ready_at < 'infinity') AS ready_at
-  FROM hosts h CROSS JOIN LATERAL host_budget(h.host_id) b
+  FROM hosts h CROSS JOIN LATERAL host_budget(h) b
   LEFT JOIN host_policies p ON p.host_id = h.host_id AND p.source_id = :s
  WHERE h.authority = :authority
 """

@@ -25,6 +25,7 @@ from crawl_pipeline.domain.pages import (
     LeaseToken,
     UrlKey,
 )
+from crawl_pipeline.domain.politeness import HostObservation
 from crawl_pipeline.storage.arguments import call, columns, storable
 from crawl_pipeline.storage.database import Database
 
@@ -151,13 +152,14 @@ class Frontier:
         """No worker starts a request at the host before `until`; a longer rest is never shortened."""
         self._rows(call("block_host", 3), [host_id, until, reason])
 
-    def resting(self, tokens: Sequence[LeaseToken]) -> dict[int, datetime]:
-        """Hosts of these leases that somebody put to rest, and until when: start nothing there before."""
-        statement = """
-            SELECT DISTINCT h.host_id, h.blocked_until FROM leases l JOIN hosts h USING (host_id)
-             WHERE l.lease_token = ANY (%s::uuid[]) AND h.blocked_until > clock_timestamp()
-        """
-        return {row.host_id: row.blocked_until for row in self._rows(statement, [list(tokens)])}
+    def observe_hosts(self, seen: Sequence[HostObservation]) -> None:
+        """Fold how hosts answered into what is known of them; what is in trouble is asked less often from then on."""
+        rows = ((one.host_id, one.answers, one.log_seconds, one.failures) for one in seen)
+        self._rows(call("observe_hosts", 4), columns(4, rows))
+
+    def to_drain(self, tokens: Sequence[LeaseToken]) -> list[int]:
+        """Hosts of these leases where nothing more is to be started: put to rest, or in need of more delay."""
+        return [row.to_drain for row in self._rows(call("to_drain", 2), [list(tokens), _HORIZON])]
 
     def _rows(self, statement: str, arguments: Sequence[Any]) -> Sequence[Any]:
         def work(connection: sa.Connection) -> Sequence[Any]:
@@ -245,6 +247,7 @@ def _leases(rows: Sequence[Any], source_id: int) -> tuple[Lease, ...]:
             expires_at=head.o_expires_at,
             first_starts=tuple(head.o_first_starts),
             period=head.o_period,
+            delay=head.o_delay,
             host_failures=head.o_failures,
             urls=tuple(urls[token]),
         )

@@ -27,17 +27,18 @@ class SourceRow:
     contract_file: str
     slots: int
     min_delay: timedelta
+    adaptive: bool
     max_urls: int
 
 
 _INSERT = """
-INSERT INTO sources (source, contract, contract_version, contract_file, slots, min_delay, max_urls)
-VALUES (:source, CAST(:contract AS jsonb), :version, :file, :slots, :min_delay, :max_urls)
+INSERT INTO sources (source, contract, contract_version, contract_file, slots, min_delay, adaptive, max_urls)
+VALUES (:source, CAST(:contract AS jsonb), :version, :file, :slots, :min_delay, :adaptive, :max_urls)
 ON CONFLICT (source) DO """
 _REPLACE = """
 UPDATE SET contract = excluded.contract, contract_version = excluded.contract_version,
            contract_file = excluded.contract_file, slots = excluded.slots, min_delay = excluded.min_delay,
-           max_urls = excluded.max_urls, synced_at = clock_timestamp()
+           adaptive = excluded.adaptive, max_urls = excluded.max_urls, synced_at = clock_timestamp()
 RETURNING source_id
 """
 
@@ -84,6 +85,7 @@ def _parameters(row: SourceRow) -> dict[str, object]:
         "file": row.contract_file,
         "slots": row.slots,
         "min_delay": row.min_delay,
+        "adaptive": row.adaptive,
         "max_urls": row.max_urls,
     }
 

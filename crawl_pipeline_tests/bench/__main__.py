@@ -1,4 +1,4 @@
-"""The benchmark's runner: `python -m crawl_pipeline_tests.bench [speed|peers|stages|kills]`, without a word all.
+"""The benchmark's runner: `python -m crawl_pipeline_tests.bench [PART]`, without a word all parts.
 
 Every figure is the median of the rounds; within a round the crawlers take turns, so that a slow minute of the
 machine is everybody's. Exits 1 when a crawler could not be measured.
@@ -11,26 +11,31 @@ import sys
 from collections.abc import Callable, Sequence
 
 from crawl_pipeline.demo.shop import Shop
-from crawl_pipeline_tests.bench import kills, peers
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests.bench import kills, peers, politeness
+from crawl_pipeline_tests.bench.frontier import server as database_server
 from crawl_pipeline_tests.bench.load import origin_ceiling
 from crawl_pipeline_tests.bench.measure import CommandFailed, Measurement
 from crawl_pipeline_tests.bench.origin import Origin
 from crawl_pipeline_tests.bench.ours import ours
 from crawl_pipeline_tests.bench.sites import LinkSite
 from crawl_pipeline_tests.bench.stages import measure_stages
-from crawl_pipeline_tests.bench.tables import kill_table, speed_table, stage_table
+from crawl_pipeline_tests.bench.tables import kill_table, politeness_table, speed_table, stage_table
 
 Crawler = Callable[[Origin], Measurement]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m crawl_pipeline_tests.bench", description="Run the benchmark.")
-    parser.add_argument("part", nargs="?", choices=["speed", "peers", "stages", "kills", "all"], default="all")
+    parser.add_argument(
+        "part", nargs="?", choices=["speed", "peers", "stages", "kills", "politeness", "all"], default="all"
+    )
     parser.add_argument("--pages", type=int, default=2000, help="of the link-heavy site (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=32, help="requests at once (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="per crawler and seed (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="of the kills (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="of politeness (default: %(default)s)")
     parser.add_argument("--only", help="crawlers whose name has this in it, such as naive or scrapy")
     parser.add_argument("--scrapy-python", default=sys.executable, help="an interpreter that has Scrapy")
     options = parser.parse_args(arguments)
@@ -41,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(stage_table(measure_stages()), flush=True)
     if options.part in ("kills", "all"):
         failures += run_kills(options)
+    if options.part in ("politeness", "all"):
+        failures += run_politeness(options)
     for failure in failures:
-        print(f"not measured: {failure}", file=sys.stderr)
+        print(f"failed: {failure}", file=sys.stderr)
     return 1 if failures else 0
 
 
@@ -105,6 +112,19 @@ def run_kills(options: argparse.Namespace) -> list[str]:
                 failures.append(f"{name}, seed {seed}: {failure}")
     print(kill_table(results))
     return failures
+
+
+def run_politeness(options: argparse.Namespace) -> list[str]:
+    """Print what each host saw against its budget; returns the violations."""
+    with database_server() as server:
+        database = Database.connect(server.url("crawl"))
+        try:
+            verdicts = politeness.stress(database, seconds=options.seconds)
+        finally:
+            database.close()
+    print(politeness_table(verdicts))
+    print(politeness.ABOUT)
+    return [f"{one.host} was asked beyond its budget: {fault}" for one in verdicts for fault in one.violations]
 
 
 if __name__ == "__main__":

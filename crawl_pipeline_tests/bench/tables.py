@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from crawl_pipeline_tests.bench.kills import KillResult
 from crawl_pipeline_tests.bench.measure import Measurement
+from crawl_pipeline_tests.bench.politeness import HostVerdict
 from crawl_pipeline_tests.bench.stages import Stage
 
 
@@ -76,6 +77,24 @@ def kill_table(results: Sequence[tuple[int, KillResult]]) -> str:
             f"{result.elapsed:.1f}",
         ]
         for seed, result in results
+    ]
+    return f"\n{_markdown(head, rows)}\n"
+
+
+def politeness_table(verdicts: Sequence[HostVerdict]) -> str:
+    """One row a host: what it saw against its budget."""
+    head = ["host", "requests", "slots", "most open", "delay s", "least gap s", "most in 5 s", "of", "429s", "in rests"]
+    head += ["violations"]
+    rows = [
+        [
+            one.host,
+            str(one.requests),
+            *map(str, (one.budget.slots, one.most_open, one.budget.delay)),
+            f"{one.least_gap:.3f}",
+            *map(str, (one.most_in_window, one.window_budget, one.throttles, one.in_rests)),
+            "; ".join(one.violations) or "-",
+        ]
+        for one in verdicts
     ]
     return f"\n{_markdown(head, rows)}\n"
 

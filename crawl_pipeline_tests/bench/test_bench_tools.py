@@ -19,14 +19,16 @@ from bs4 import BeautifulSoup
 from crawl_pipeline.demo.shop import Shop
 from crawl_pipeline.domain.contract import parse_contract
 from crawl_pipeline.domain.contract_warnings import warnings
-from crawl_pipeline_tests.bench import kills, peers
+from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests.bench import kills, peers, politeness
 from crawl_pipeline_tests.bench.load import origin_ceiling
 from crawl_pipeline_tests.bench.measure import CommandFailed, measurement, run_measured
 from crawl_pipeline_tests.bench.origin import Origin, OriginStats
 from crawl_pipeline_tests.bench.ours import link_site_contract
 from crawl_pipeline_tests.bench.sites import LinkSite
 from crawl_pipeline_tests.bench.stages import measure_stages
-from crawl_pipeline_tests.bench.tables import kill_table, speed_table, stage_table
+from crawl_pipeline_tests.bench.tables import kill_table, politeness_table, speed_table, stage_table
+from crawl_pipeline_tests.site import Asked, Served
 
 SMALL = LinkSite(pages=120)
 
@@ -180,3 +182,50 @@ def test_stages_are_measured_in_the_worker_and_in_the_database() -> None:
     total = sum(stage.microseconds for stage in stages)
     last_row = stage_table(stages).split("\n\n")[0].strip().splitlines()[-1]
     assert last_row.replace("|", "").split() == ["all", f"{total:.0f}"]
+
+
+def test_hosts_budgets_hold_while_workers_are_killed(database: Database) -> None:
+    """The short version of `make bench`'s politeness. Guards: `is_late`, `starts_at` and `wait_until` of a slot, the
+    slots' phases in `claim`, `throttle_host`."""
+    verdicts = politeness.stress(database, seconds=10, hosts=6, kill_every=4)
+    print(politeness_table(verdicts))
+    assert {one.host: one.violations for one in verdicts if one.violations} == {}
+    assert all(one.requests > 3 for one in verdicts)
+
+
+def _asked(*times: float) -> list[Asked]:
+    return [Asked(at=at, host="a", path="/", headers={}) for at in times]
+
+
+@pytest.mark.parametrize(
+    ("times", "lasts", "statuses", "fault"),
+    [
+        ([0, 1, 2, 3], 0.5, {}, None),
+        ([0, 1, 1.5, 3], 0.1, {}, "gap 0.500 s"),
+        ([0, 1, 2, 3], 2.5, {}, "3 open"),
+        ([0, 0.7, 1.4, 2.1, 2.8, 3.5, 4.2, 4.9], 0.1, {}, "8 in 5 s"),
+        ([0, 1, 6], 0.1, {1: 429}, None),
+        ([0, 1, 4], 0.1, {1: 429}, "1 in a rest, the last after 2.9 s"),
+    ],
+)
+def test_politeness_judge_sees_what_a_host_would_complain_of(
+    times: list[float], lasts: float, statuses: dict[int, int], fault: str | None
+) -> None:
+    asked = _asked(*times)
+    served = [
+        Served(asked=one, status=statuses.get(n, 200), until=one.at + lasts, was_cut=False)
+        for n, one in enumerate(asked)
+    ]
+    found = politeness.judged("a", politeness.Budget(slots=2, delay=1.0), asked, served, [])
+    assert found.violations == ((fault,) if fault else ())
+
+
+def test_request_of_a_killed_worker_is_open_until_its_death() -> None:
+    first, second = _asked(0.0, 2.0)
+    served = [
+        Served(asked=first, status=200, until=3.0, was_cut=True),
+        Served(asked=second, status=200, until=2.5, was_cut=False),
+    ]
+    for killed_at, most in (([1.0], 1), ([], 2)):
+        found = politeness.judged("a", politeness.Budget(slots=1, delay=1.0), [first, second], served, killed_at)
+        assert found.most_open == most

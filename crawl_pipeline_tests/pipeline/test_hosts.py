@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -69,6 +70,43 @@ def test_retry_after_stops_every_worker_at_the_host_and_spends_no_try(database: 
     assert min(later) - refused[0] >= 2.9
     assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
     assert rows(database, "SELECT 1 FROM fetches WHERE reason = 'throttled'") != []
+
+
+@pytest.mark.parametrize("client", ["libcurl", "requests"])
+def test_every_retry_after_is_kept_to_within_the_cap(database: Database, client: str) -> None:
+    """No value raises; what is none rests a minute, and all rest for the cap (3 s) at most, a second at least."""
+    soon = format_datetime(datetime.now(UTC) + timedelta(days=900), usegmt=True)
+    asked_and_kept = {
+        None: 3,
+        "2": 2,
+        "0": 1,
+        "-5": 3,
+        "1.5": 3,
+        "9" * 400: 3,
+        "soon": 3,
+        soon: 3,
+        "Thu, 01 Jan 1970 00:00:00 GMT": 1,
+        "Fri, 31 Dec 9999 23:59:59 GMT": 3,
+    }
+    refused: dict[str, float] = {}
+
+    def answer(asked: Asked) -> Answer:
+        if asked.host in refused:
+            return page(asked.path)
+        refused[asked.host] = asked.at
+        value = list(asked_and_kept)[site.authorities.index(asked.host)]
+        return Answer(status=503 if client == "requests" else 429, headers={"Retry-After": value} if value else {})
+
+    with Site(answer, hosts=len(asked_and_kept)) as site:
+        politeness = {"max_retry_after": "3s", "robots": "ignore", "adaptive": False}
+        report = crawl(database, contract(site, politeness=politeness, fetch={"client": client}), within=120)
+        kept = {one.host: one.at - refused[one.host] for one in site.pages_asked}
+    assert report.urls["accepted"] == len(asked_and_kept)
+    assert len(site.pages_asked) == 2 * len(asked_and_kept)
+    for host, (value, rest) in zip(site.authorities, asked_and_kept.items(), strict=True):
+        assert kept[host] >= rest - 0.1, (value, kept[host])
+    assert rows(database, "SELECT 1 FROM hosts WHERE blocked_until > throttled_at + interval '3.01 seconds'") == []
+    assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
 
 
 def test_transient_failure_waits_for_its_retry_without_holding_a_slot(database: Database) -> None:
@@ -212,7 +250,7 @@ def test_requests_in_flight_stay_within_the_limit_over_many_hosts(database: Data
 
 
 def test_host_that_another_worker_put_to_rest_rests_here_too(database: Database) -> None:
-    """Guard: the heartbeat's `_look_for_rests`; without it a lease in hand goes on until it is used up."""
+    """Guard: the heartbeat's `_look_at_hosts`; without it a lease in hand goes on until it is used up."""
     with Site(lambda asked: Answer(body=page("start", *MANY[:300]).body, delay=0.05)) as site:
         running = start(database, contract(site, politeness={"slots": 2}))
         wait_until(lambda: len(site.pages_asked) > 10, within=60)
@@ -223,3 +261,37 @@ def test_host_that_another_worker_put_to_rest_rests_here_too(database: Database)
         running.stop.set()
         running.join()
     assert during == []
+
+
+def test_host_that_slows_under_load_is_asked_less_often_until_it_is_well_again(database: Database) -> None:
+    """Guards: `to_drain` for hosts in trouble, `observe_hosts` and the branch `slow` of `observed`.
+
+    The site answers at once as long as two requests are open at most, which eight slots without a delay never keep to.
+    """
+
+    def answer(asked: Asked) -> Answer:
+        body = page("start", *MANY).body if asked.path == "/" else page(asked.path).body
+        return Answer(body=body, delay=1.5 if site.open_now[asked.host] > 2 else 0.02)
+
+    with Site(answer) as site:
+        running = start(database, contract(site, politeness={"slots": 8, "robots": "ignore"}), workers=2)
+        is_slowed = "SELECT 1 FROM hosts WHERE adaptive_reason = 'slow' AND min_delay >= '1 second'"
+        wait_until(lambda: rows(database, is_slowed) != [], within=60)
+        slowed = time.monotonic()
+        wait_until(lambda: rows(database, "SELECT 1 FROM hosts WHERE min_delay < '0.3 seconds'") != [], within=120)
+        freed = time.monotonic()
+        running.stop.set()
+        running.join()
+    during = [asked for asked in site.pages_asked if slowed < asked.at < freed]
+    assert len(during) >= 7
+    slow, last = gaps(during)[:5], gaps(during)[-3:]
+    assert min(slow) > 0.9, slow  # one second at least, less what an arrival may be late
+    assert max(last) < min(slow), (slow, last)
+
+
+def test_healthy_host_keeps_its_full_speed(database: Database) -> None:
+    with Site(lambda asked: page("start", *MANY) if asked.path == "/" else page(asked.path)) as site:
+        report = crawl(database, contract(site, politeness={"slots": 16}))
+    assert report.urls["accepted"] == 1001
+    assert rows(database, "SELECT 1 FROM hosts WHERE adaptive_delay > '0' OR min_delay > '0'") == []
+    assert rows(database, "SELECT 1 FROM hosts WHERE latency IS NULL") == []

@@ -66,10 +66,22 @@ def test_rest_of_a_host_is_told_to_those_who_hold_leases_of_it(world: World) -> 
     lease = claim(first, want=1)[0]
     other = claim(second, want=2)
     tokens = [lease.token, *(held.token for held in other)]
-    assert second.resting(tokens) == {}
-    until = first.throttle_host(lease.host_id, seconds(30), seconds(3600))
-    assert second.resting(tokens) == {lease.host_id: until}
-    assert second.resting([]) == {}
+    assert second.to_drain(tokens) == []
+    first.throttle_host(lease.host_id, seconds(30), seconds(3600))
+    assert second.to_drain(tokens) == [lease.host_id]
+    assert second.to_drain([]) == []
+
+
+def test_commit_says_that_another_worker_put_the_host_to_rest(world: World) -> None:
+    """Guard: `blocked_hosts` of complete speaks of every host of its pages, also of those that did not fail."""
+    source, crawl_id, first = world.opened(slots=2)
+    second = world.frontier(source, crawl_id, "w2")
+    world.seed(source, *(f"{A}{n}" for n in range(8)), "http://b/")
+    mine = claim(first, want=3, batch=3, share=1)[0]
+    other = next(lease for lease in claim(second) if lease.host_id == mine.host_id)
+    assert first.complete([finished(mine, mine.urls[0])]).blocked == {}
+    until = second.throttle_host(other.host_id, seconds(30), seconds(3600))
+    assert first.complete([finished(mine, mine.urls[1])]).blocked == {mine.host_id: until}
 
 
 def test_throttled_host_rests_as_long_as_it_asked_up_to_the_cap(world: World) -> None:

@@ -164,6 +164,29 @@ def test_a_resting_host_and_its_budget_are_said(desk: Desk, filled: FilledSource
     assert "rests until" in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("slow", "2 s between requests (it answers slower than it used to)"),
+        ("failing", "2 s between requests (40% of its latest answers failed)"),
+        ("throttled", "2 s between requests (it answered 429 or 503)"),
+    ],
+)
+def test_a_host_in_trouble_says_its_adaptive_delay_and_why(
+    desk: Desk, filled: FilledSource, reason: str, said: str
+) -> None:
+    filled.discover("/product/1")
+    filled.execute(
+        "UPDATE hosts SET latency = 1.4, usual_latency = 0.04, error_share = 0.4, observed_at = now(), "
+        f"adaptive_delay = '1.9 seconds', adaptive_reason = '{reason}'"
+    )
+    found = explained(desk, "/product/1")["host"]
+    assert (found["adaptive_delay"], found["asked_min_delay"], found["adaptive_reason"]) == (2, 2, reason)
+    text = desk.run("explain", f"{SITE}/product/1", "--source", "shop")
+    assert said in text
+    assert "1.4 s, at its best 40 ms" in text
+
+
 def test_a_pause_and_a_later_due_time_are_what_it_waits_for(desk: Desk, filled: FilledSource) -> None:
     filled.discover("/product/1")
     filled.claim()

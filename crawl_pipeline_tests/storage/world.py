@@ -50,7 +50,15 @@ class World:
 
     # Making it
 
-    def source(self, name: str = "shop", *, slots: int = 2, min_delay: float = 0.0, max_urls: int = 1_000_000) -> int:
+    def source(
+        self,
+        name: str = "shop",
+        *,
+        slots: int = 2,
+        min_delay: float = 0.0,
+        adaptive: bool = True,
+        max_urls: int = 1_000_000,
+    ) -> int:
         """Put a contract in force; returns the source's id."""
         return sources.sync(
             self.database,
@@ -61,6 +69,7 @@ class World:
                 contract_file=f"{name}.yaml",
                 slots=slots,
                 min_delay=timedelta(seconds=min_delay),
+                adaptive=adaptive,
                 max_urls=max_urls,
             ),
         )

@@ -52,6 +52,7 @@ def visit_of(url: str, depth: int = 1) -> Visit:
         expires_at=NOW,
         first_starts=(NOW,),
         period=timedelta(),
+        delay=timedelta(),
         host_failures=0,
         urls=(claimed,),
     )

@@ -13,6 +13,7 @@ CREATE TABLE sources (
   contract_file    text,
   slots            smallint NOT NULL CONSTRAINT slots_are_few CHECK (slots BETWEEN 1 AND 1000),
   min_delay        interval NOT NULL CONSTRAINT min_delay_is_not_negative CHECK (min_delay >= '0'),
+  adaptive         boolean NOT NULL DEFAULT true,  -- whether a host in trouble is asked less often than min_delay allows
   max_urls         bigint NOT NULL,
   paused_at        timestamptz,
   synced_at        timestamptz NOT NULL DEFAULT now()
@@ -78,8 +79,15 @@ CREATE TABLE hosts (
   outages         int NOT NULL DEFAULT 0,    -- times it was blocked for failures, in a row
   throttles       int NOT NULL DEFAULT 0,    -- 429 and 503 in a row
   throttled_at    timestamptz,
+  latency         real,                      -- seconds of an answer, smoothed; and its long-term low
+  usual_latency   real,
+  error_share     real NOT NULL DEFAULT 0,   -- of answers that speak against the host, smoothed
+  observed_at     timestamptz,
+  adaptive_delay  interval NOT NULL DEFAULT '0' CHECK (adaptive_delay BETWEEN '0' AND '1 minute'),  -- see `adaptive_step`
+  adaptive_reason text CHECK (adaptive_reason IN ('slow', 'failing', 'throttled')),
   last_source_id  int,                       -- whose lease ended last, and until when it lets others go first
-  yield_until     timestamptz NOT NULL DEFAULT 'epoch'
+  yield_until     timestamptz NOT NULL DEFAULT 'epoch',
+  CONSTRAINT adaptive_delays_have_a_reason CHECK ((adaptive_delay > '0') = (adaptive_reason IS NOT NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE host_policies (  -- what a source's robots.txt group asks of a host, beside the source's own wishes

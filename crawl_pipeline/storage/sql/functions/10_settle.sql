@@ -8,14 +8,62 @@ BEGIN
       AND u.lease_token IS NULL AND u.due_at IS NOT NULL ORDER BY u.due_at LIMIT 1), 'infinity');
 END $$;
 
--- What each source and its robots.txt ask of a host: the strictest wins. A paused source asks nothing, unless it still crawls.
-CREATE OR REPLACE FUNCTION host_budget(p_host int, OUT slots smallint, OUT min_delay interval) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
+-- Seconds between starts that a host's trouble asks for; half an hour without an answer or a rest is forgiven.
+CREATE OR REPLACE FUNCTION adaptive_seconds(h hosts, p_now timestamptz) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-  SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay)) INTO slots, min_delay
-    FROM sources s LEFT JOIN host_policies p ON p.source_id = s.source_id AND p.host_id = p_host
-   WHERE EXISTS (SELECT 1 FROM queues q WHERE q.host_id = p_host AND q.source_id = s.source_id)
+  RETURN CASE WHEN greatest(h.observed_at, h.throttled_at, h.blocked_until) > p_now - interval '30 minutes'
+              THEN extract(epoch FROM h.adaptive_delay) ELSE 0 END;
+END $$;
+
+-- The adaptive delay as it is put in force: in doublings, because each change waits until no lease of the host lives.
+CREATE OR REPLACE FUNCTION adaptive_step(h hosts, p_now timestamptz) RETURNS interval LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE v float8 := adaptive_seconds(h, p_now);
+BEGIN
+  RETURN CASE WHEN v > 0 THEN make_interval(secs => least(60, power(2, round(ln(v) / ln(2))))) ELSE '0' END;
+END $$;
+
+-- A host after some more answers. The mean is geometric and the smoothing by answers: one slow page is no slow host.
+--   slow: answers take over a second and three times the host's own low (which rises within hours, so that a host that is slow by
+--   nature is not in trouble): one request at a time, on average. failing: over a fifth of the answers speak against the host: twice
+--   the delay, once the last doubling is in force. Else the delay falls by a tenth per answer, down to none.
+CREATE OR REPLACE FUNCTION observed(h hosts, p_answers int, p_log_seconds float8, p_failures int, p_now timestamptz) RETURNS hosts
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE v float8 := adaptive_seconds(h, p_now); v_keep float8; v_is_in_force boolean := h.min_delay >= adaptive_step(h, p_now);
+BEGIN
+  IF p_answers > 0 THEN
+    v_keep := CASE WHEN h.latency > 0 THEN power(0.8, least(p_answers, 100)) ELSE 0 END;
+    h.latency := exp(v_keep * ln(coalesce(h.latency, 1)) + (1 - v_keep) * p_log_seconds / p_answers);
+    h.usual_latency := CASE WHEN h.usual_latency < h.latency
+      THEN h.usual_latency + (h.latency - h.usual_latency) * least(extract(epoch FROM p_now - h.observed_at), 60) / 3600 ELSE h.latency END;
+  END IF;
+  v_keep := power(0.8, least(p_answers + p_failures, 100));
+  h.error_share := v_keep * h.error_share + (1 - v_keep) * p_failures / (p_answers + p_failures);
+  IF p_failures > 0 AND h.error_share > 0.3 THEN
+    IF v_is_in_force THEN v := greatest(2 * v, h.latency, 0.25); h.adaptive_reason := 'failing'; END IF;
+  ELSIF h.latency > 1 AND h.latency > 3 * h.usual_latency THEN
+    IF h.latency > v THEN v := h.latency; h.adaptive_reason := 'slow'; END IF;
+  ELSE
+    v := v * power(0.9, least(p_answers, 100));
+  END IF;
+  h.adaptive_delay := make_interval(secs => CASE WHEN v >= 0.1 THEN least(v, 60) ELSE 0 END);
+  IF h.adaptive_delay = '0' THEN h.adaptive_reason := NULL; END IF;
+  h.observed_at := p_now;
+  RETURN h;
+END $$;
+
+-- What each source and its robots.txt ask of a host, and what its own trouble does: the strictest wins. A paused source asks
+-- nothing, unless it still crawls.
+CREATE OR REPLACE FUNCTION host_budget(h hosts, OUT slots smallint, OUT min_delay interval, OUT adaptive_delay interval)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE v_is_adaptive boolean;
+BEGIN
+  SELECT min(s.slots), max(greatest(s.min_delay, p.crawl_delay)), bool_or(s.adaptive) INTO slots, min_delay, v_is_adaptive
+    FROM sources s LEFT JOIN host_policies p ON p.source_id = s.source_id AND p.host_id = h.host_id
+   WHERE EXISTS (SELECT 1 FROM queues q WHERE q.host_id = h.host_id AND q.source_id = s.source_id)
      AND (s.paused_at IS NULL OR EXISTS (SELECT 1 FROM crawls c WHERE c.source_id = s.source_id AND c.state = 'open'));
+  adaptive_delay := CASE WHEN v_is_adaptive THEN adaptive_step(h, statement_timestamp()) ELSE '0' END;
+  min_delay := CASE WHEN min_delay < adaptive_delay THEN adaptive_delay ELSE min_delay END;
 END $$;
 
 -- How long a host rests after the n-th outage in a row: 5 s, doubling, at most 10 minutes, with up to 10 % jitter.

@@ -39,7 +39,7 @@ CREATE OR REPLACE FUNCTION claim(
   p_crawl uuid, p_run text, p_worker text, p_want int, p_batch int, p_share int, p_lease_for interval, p_is_idle boolean,
   p_horizon interval DEFAULT '1 second', p_max_hosts int DEFAULT 64, p_max_slots int DEFAULT 1000000)
 RETURNS TABLE (
-  o_token uuid, o_host int, o_authority text, o_expires_at timestamptz, o_first_starts timestamptz[], o_period interval,
+  o_token uuid, o_host int, o_authority text, o_expires_at timestamptz, o_first_starts timestamptz[], o_period interval, o_delay interval,
   o_failures int, o_key uuid, o_url text, o_is_sitemap boolean, o_depth smallint, o_tries smallint, o_expiries smallint, o_outcome text, o_reason text,
   o_last_fetched_at timestamptz, o_etag text, o_last_modified text, o_version bigint, o_body_hash bytea, o_content_hash bytea, o_extractor text)
 LANGUAGE plpgsql AS $$
@@ -90,7 +90,7 @@ BEGIN
     SELECT coalesce(array_agg(s.n), '{}'), min(l.expires_at), count(DISTINCT l.lease_token)
       INTO v_used, v_first, v_leases FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = c.host_id;
     -- 3. the host's budget is the strictest of its sources'; it changes only while no lease of the host lives
-    SELECT * INTO b FROM host_budget(c.host_id);
+    SELECT * INTO b FROM host_budget(h);
     IF (h.slots, h.min_delay) IS DISTINCT FROM (b.slots, b.min_delay) THEN
       IF b.slots IS NULL OR v_leases > 0 THEN
         UPDATE queues q SET not_before = t + p_horizon WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
@@ -123,8 +123,8 @@ BEGIN
       CONTINUE;
     END IF;
     v_per := h.min_delay * h.slots;
-    IF h.min_delay > '0' THEN                     -- no more than can be started within one lease
-      v_batch := least(v_batch, greatest(1, floor(extract(epoch FROM p_lease_for) * 0.8 / extract(epoch FROM v_per) * cardinality(v_free))::int));
+    IF h.min_delay > '0' THEN                     -- no more than can be started within one lease; less where the delay soon changes
+      v_batch := least(v_batch, greatest(1, floor(extract(epoch FROM p_lease_for) * CASE WHEN b.adaptive_delay > '0' THEN 0.2 ELSE 0.8 END / extract(epoch FROM v_per) * cardinality(v_free))::int));
     END IF;
     -- 5. the batch, the longest due first
     v_upto := CASE c.lane WHEN 0 THEN t ELSE least(t, cr.opened_at) END;
@@ -143,7 +143,7 @@ BEGIN
             AND v_exp[v_take + 1] = v_exp[1] LOOP v_take := v_take + 1; END LOOP;
       v_free := v_free[1:greatest(1, least(cardinality(v_free), v_take))];
       o_token := gen_random_uuid(); o_host := c.host_id; o_authority := h.authority; o_expires_at := t + p_lease_for;
-      o_period := v_per; o_failures := h.failures;
+      o_period := v_per; o_delay := h.min_delay; o_failures := h.failures;
       v_start := greatest(t, h.blocked_until);    -- it was looked ahead: the rest may still have a moment to go
       IF v_leases = 0 THEN
         h.grid_anchor := greatest(v_start, h.next_request_at);

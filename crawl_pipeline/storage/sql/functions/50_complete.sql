@@ -1,6 +1,6 @@
 -- The commit of a group of 1..64 pages of one source: body, version, records, links, log, next visit, host's health, in one
 -- transaction under the pages' lease tokens. Returns the pages whose lease was lost (1-based: nothing of them is stored), the
--- number of new URLs, and hosts that were blocked by it.
+-- number of new URLs, and which of the pages' hosts rest now.
 -- The order of its parts is the proof against deadlock: leases, bodies, records, links, own URLs, hosts, queues.
 CREATE OR REPLACE FUNCTION complete(
   p_source int, p_crawl uuid, p_worker text,
@@ -159,7 +159,7 @@ BEGIN
      WHERE p.f IS NOT NULL AND p.i = ANY (v_ok) GROUP BY 1) x;
   PERFORM settle(coalesce(v_end, '{}'), coalesce(v_end_hosts, '{}'), array_fill(p_source, ARRAY[cardinality(w_host)]), w_host, w_lane, w_due,
                  h_host, h_failed, h_ok);
-  IF h_host <> '{}' THEN
-    SELECT array_agg(h.host_id), array_agg(h.blocked_until) INTO blocked_hosts, blocked_until FROM hosts h WHERE h.host_id = ANY (h_host) AND h.blocked_until > t;
-  END IF;
+  -- whoever blocked them: a slot that was used starts again only after a commit, so no worker goes on through a rest
+  SELECT array_agg(h.host_id), array_agg(h.blocked_until) INTO blocked_hosts, blocked_until
+    FROM hosts h WHERE h.host_id = ANY (p_host) AND h.blocked_until > t;
 END $$;

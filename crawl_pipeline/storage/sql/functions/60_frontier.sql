@@ -33,18 +33,48 @@ BEGIN
 END $$;
 
 -- 429 and 503: the host rests for what it asked (p_asked, at least a second: a 429 costs no try, so nothing else bounds them), or for 60 s doubling
--- while trouble goes on, with 10 % jitter, at most p_cap; half an hour without rest or trouble is forgiven. Returns until when.
+-- while trouble goes on, with 10 % jitter, at most p_cap; half an hour without rest or trouble is forgiven. What made it say so was
+-- too fast: afterwards it is asked half as often, see `observed`. Returns until when.
 CREATE OR REPLACE FUNCTION throttle_host(p_host int, p_asked interval, p_cap interval) RETURNS timestamptz LANGUAGE plpgsql AS $$
-DECLARE h hosts%ROWTYPE; t timestamptz := clock_timestamp(); v_until timestamptz; v_n int;
+DECLARE h hosts%ROWTYPE; t timestamptz := clock_timestamp(); v_until timestamptz; v_n int; v_delay float8;
 BEGIN
   SELECT * INTO h FROM hosts WHERE host_id = p_host FOR NO KEY UPDATE;
   v_n := CASE WHEN greatest(h.throttled_at, h.blocked_until) > t - interval '30 minutes' THEN h.throttles ELSE 0 END;
-  IF h.blocked_until <= t THEN v_n := v_n + 1; END IF;     -- answers of one burst count once
+  v_delay := adaptive_seconds(h, t);
+  IF h.blocked_until <= t THEN v_n := v_n + 1; v_delay := least(greatest(2 * v_delay, 0.25), 60); END IF;   -- answers of one burst count once
   v_until := t + least(p_cap, CASE WHEN p_asked IS NOT NULL THEN greatest(p_asked, interval '1 second')
     ELSE interval '60 seconds' * power(2, least(greatest(v_n, 1), 20) - 1) * (1 + 0.1 * random()) END);
-  UPDATE hosts SET throttles = v_n, throttled_at = t WHERE host_id = p_host;
+  UPDATE hosts SET throttles = v_n, throttled_at = t, adaptive_delay = make_interval(secs => v_delay),
+         adaptive_reason = CASE WHEN v_delay > 0 THEN 'throttled' END WHERE host_id = p_host;
   PERFORM block_host(p_host, v_until, 'throttled');
   RETURN (SELECT blocked_until FROM hosts WHERE host_id = p_host);
+END $$;
+
+-- What workers saw of hosts since they last told: answers, the sum of their seconds' logarithms, failures. A host whose row is
+-- locked keeps what is known of it: that is a sample, and no heartbeat waits for it.
+CREATE OR REPLACE FUNCTION observe_hosts(p_host int[], p_answers int[], p_log_seconds float8[], p_failures int[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE h hosts%ROWTYPE; o hosts%ROWTYPE; i int;
+BEGIN
+  FOR h IN SELECT * FROM hosts WHERE host_id = ANY (p_host) ORDER BY host_id FOR NO KEY UPDATE SKIP LOCKED LOOP
+    i := array_position(p_host, h.host_id);
+    o := observed(h, p_answers[i], p_log_seconds[i], p_failures[i], clock_timestamp());
+    UPDATE hosts SET latency = o.latency, usual_latency = o.usual_latency, error_share = o.error_share, observed_at = o.observed_at,
+           adaptive_delay = o.adaptive_delay, adaptive_reason = o.adaptive_reason WHERE host_id = h.host_id;
+  END LOOP;
+END $$;
+
+-- Hosts of these leases where nothing more is to be started: put to rest for longer than claims look ahead, or in a trouble that
+-- asks for more delay than the leases keep.
+CREATE OR REPLACE FUNCTION to_drain(p_tokens uuid[], p_horizon interval) RETURNS SETOF int LANGUAGE plpgsql STABLE AS $$
+DECLARE h hosts%ROWTYPE;
+BEGIN
+  FOR h IN SELECT * FROM hosts WHERE host_id IN (SELECT host_id FROM leases WHERE lease_token = ANY (p_tokens))
+             AND (blocked_until > clock_timestamp() + p_horizon OR adaptive_delay > '0') LOOP
+    IF h.blocked_until > clock_timestamp() + p_horizon OR (SELECT b.min_delay FROM host_budget(h) b) > h.min_delay THEN
+      RETURN NEXT h.host_id;
+    END IF;
+  END LOOP;
 END $$;
 
 -- A limit ended the crawl: URLs that were never visited become cancelled with the reason; queued revisits keep their outcome and
