@@ -72,12 +72,13 @@ class CrawlLoop:
         self._leases = leases
         self._clock = clock
         self._hand = hand
-        self._source_id = source_id
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
-        self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
+        self._gate = RobotsGate(
+            database, self.thread, contract, clock, source_id=source_id, on_change=self._robots_changed
+        )
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id)
         self._answers = Answers(
             database,
@@ -169,9 +170,15 @@ class CrawlLoop:
             self._give_up(hop)
             return
         if isinstance(hop, Visit):
-            rules = self._gate.look(hop.url)  # known already, unless the redirect changed the scheme
+            # known already, unless the redirect changed the scheme
+            rules = self._gate.look(hop.url, slot.held.host_id)
             if rules is None:
-                self._wait_for_robots(slot, hop.url, now)
+                verdict = self._postponed(hop.url)
+                if verdict is None:
+                    self._wait_for_robots(slot, hop.url, now)
+                else:
+                    slot.hop = None
+                    self._answers.decide(hop, verdict)
                 return
             if not self._gate.allows(rules, hop.url):
                 slot.hop = None
@@ -192,11 +199,13 @@ class CrawlLoop:
         claimed = held.waiting[0]
         page, verdict = self._requests.identify(claimed)
         if verdict is None:
-            rules = self._gate.look(claimed.url)
+            rules = self._gate.look(claimed.url, held.host_id)
             if rules is None:
-                self._wait_for_robots(slot, claimed.url, now)
-                return
-            if not self._gate.allows(rules, claimed.url):
+                verdict = self._postponed(claimed.url)
+                if verdict is None:
+                    self._wait_for_robots(slot, claimed.url, now)
+                    return
+            elif not self._gate.allows(rules, claimed.url):
                 verdict = Verdict(state=UrlState.CANCELLED, reason=Reason.ROBOTS, detail="robots.txt disallows it")
         held.waiting.popleft()
         held.busy += 1
@@ -206,16 +215,22 @@ class CrawlLoop:
         else:  # no request; the slot is free again when that is committed
             self._answers.decide(visit, verdict)
 
+    def _postponed(self, url: str) -> Verdict | None:
+        """The verdict on a page whose robots.txt is known not to be had: it comes when that is asked for again."""
+        unavailable = self._gate.unavailable(origin_of(url))
+        if unavailable is None:
+            return None
+        rest, detail = unavailable
+        return Verdict(
+            state=UrlState.QUEUED,
+            reason=Reason.ROBOTS_UNAVAILABLE,
+            detail=detail,
+            not_before=self._clock.now() + rest,
+        )
+
     def _wait_for_robots(self, slot: Slot, url: str, now: float) -> None:
         origin = origin_of(url)
-        rest = self._gate.rest(origin)
-        if rest is not None:  # it cannot be had: the host waits, no try is spent
-            host_id, until = slot.held.host_id, self._clock.now() + rest
-            reason = Reason.ROBOTS_UNAVAILABLE.value
-            self.thread.ask(lambda: self._frontier.block_host(host_id, until, reason), lambda _: None)
-            slot.held.parked.append(slot)
-            self._drain(slot.held)
-        elif self._gate.takes_fetch(origin):
+        if self._gate.takes_fetch(origin):
             slot.held.busy += 1
             fetch = RobotsFetch(slot, origin)
             slot.hop = None
@@ -224,8 +239,11 @@ class CrawlLoop:
         else:
             slot.held.parked.append(slot)
 
-    def _robots_changed(self, origin: str) -> None:
+    def _robots_changed(self, origin: str, too_quick: int | None) -> None:
         self._sitemaps.robots_known(origin, self._gate.sitemaps(origin))
+        if too_quick is not None:  # the next lease keeps to the Crawl-delay
+            for held in self._leases.of_host(too_quick):
+                self._drain(held)
         again_at = self._gate.ask_at(origin)
         for held in self._leases:
             parked, held.parked = held.parked, []
@@ -272,7 +290,7 @@ class CrawlLoop:
         held.busy -= 1
         fetch.slot.hop = fetch.then
         held.parked.append(fetch.slot)
-        self._gate.fetched(fetch.origin, exchange, held.host_id, self._source_id)
+        self._gate.fetched(fetch.origin, exchange)
         if held.is_draining:
             self._drain(held)
 

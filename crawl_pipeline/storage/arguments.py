@@ -13,7 +13,6 @@ _TYPES = {
     "release": "uuid[]",
     "finished": "uuid",
     "throttle_host": "int interval interval",
-    "block_host": "int timestamptz text",
     "charge": "uuid uuid boolean",
     "discover": "int uuid[] text[] text[] smallint[] uuid[] boolean",
     "complete": (

@@ -206,9 +206,11 @@ SELECT l.worker_id, w.machine, w.pid, l.crawl_id, l.claimed_at, l.expires_at, ca
   FROM urls u JOIN leases l USING (lease_token) LEFT JOIN workers w USING (worker_id)
  WHERE u.source_id = :s AND u.url_key = :k
 """
-_ROBOTS = (
-    "SELECT origin, state, status, detail, body, fetched_at, expires_at, failures FROM robots WHERE origin = :origin"
-)
+_ROBOTS = """
+SELECT origin, state, status, detail, fetched_at, expires_at, failures,
+       (SELECT y.body FROM robots_history y WHERE y.origin = r.origin ORDER BY y.fetched_at DESC LIMIT 1)
+  FROM robots r WHERE origin = :origin
+"""
 _OPEN_CRAWL = """
 SELECT crawl_id, kind, opened_at, clock_timestamp() - heartbeat_at AS heartbeat_age FROM crawls
  WHERE source_id = :s AND state = 'open'

@@ -121,10 +121,6 @@ class Frontier:
         """429 or 503: no worker starts a request at the host before the returned time."""
         return self._rows(call("throttle_host", 3), [host_id, asked, cap])[0][0]  # type: ignore[no-any-return]
 
-    def block_host(self, host_id: int, until: datetime, reason: str) -> None:
-        """No worker starts a request at the host before `until`; a longer rest is never shortened."""
-        self._rows(call("block_host", 3), [host_id, until, reason])
-
     def resting(self, tokens: Sequence[LeaseToken]) -> dict[int, datetime]:
         """Hosts of these leases that somebody put to rest, and until when: start nothing there before."""
         statement = """

@@ -18,7 +18,7 @@ BEGIN
   w AS (
     SELECT q.source_id FROM queues q JOIN crawls o ON o.source_id = q.source_id AND o.state = 'open'
       JOIN sources s ON s.source_id = q.source_id AND s.paused_at IS NULL
-     WHERE q.host_id = h.host_id AND q.source_id <> p_source AND q.next_due_at <= p_now
+     WHERE q.host_id = h.host_id AND q.source_id <> p_source AND q.next_due_at <= p_now AND q.rests_until <= p_now
        AND (q.lane = 0 OR q.next_due_at <= o.opened_at) AND o.heartbeat_at > p_now - interval '30 seconds'
      GROUP BY 1),
   m AS (SELECT count(*)::int AS others, coalesce((SELECT n FROM held WHERE source_id = p_source), 0) AS mine FROM w)
