@@ -47,7 +47,8 @@ class ScopeSection(Section):
     """File endings that are never requested: `default` (images, archives, sound, video, fonts, styles, scripts,
     office documents) or a list."""
     follow_nofollow: StrictBool = False
-    """Whether links marked `rel=nofollow`, and those of pages marked so, are followed."""
+    """Whether links marked `rel=nofollow`, and all those of pages whose robots meta or X-Robots-Tag says so, are
+    followed."""
 
 
 class LimitsSection(Section):
@@ -198,6 +199,9 @@ class AcceptSection(Section):
     """A language tag that `<html lang>` must begin with (`en` takes en-GB); null: any language, or none named."""
     ignore: tuple[kinds.Selector, ...] = ()
     """CSS selectors of regions that do not count when a page is compared with its last version."""
+    noindex: Literal["store", "reject"] = "store"
+    """What becomes of a page that asks not to be indexed, by X-Robots-Tag or its robots meta: stored with a flag, or
+    rejected; its links are followed either way."""
 
 
 DEFAULT_VERSIONS = 20

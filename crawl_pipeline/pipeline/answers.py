@@ -80,13 +80,14 @@ class Answers:
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
         claimed, token = visit.claimed, visit.slot.held.token
+        tags = [value for name, value in exchange.headers if name == "x-robots-tag"]
         reading = self._reader.read(
-            exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth
+            exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth, tags
         )
         hashed = body_hash(exchange.body)
         visit.note(exchange, hashed)
         if reading.verdict is not None:
-            self.decide(visit, reading.verdict)
+            self.decide(visit, reading.verdict, self._known_links.unknown(reading.links, claimed.depth + 1))
             return
         known = claimed.version
         if known is None:

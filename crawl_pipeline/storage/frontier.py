@@ -150,11 +150,12 @@ class Frontier:
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
         return [
             *columns(
-                13,
+                14,
                 (
                     (
                         *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
-                        *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed),
+                        *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.is_noindex),
+                        p.host_failed,
                     )
                     for p in pages
                 ),

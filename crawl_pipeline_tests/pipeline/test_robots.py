@@ -69,7 +69,7 @@ UNAVAILABLE = {
 
 @pytest.mark.parametrize("how", UNAVAILABLE)
 def test_source_that_obeys_waits_for_robots_and_one_that_ignores_it_goes_on(database: Database, how: str) -> None:
-    """Guards: `rests_until` (without it the obeying source claims on and on); the host itself is not blocked."""
+    """Guard: `rest_source`; `block_host` in its place stops the source that ignores robots.txt too."""
     is_back = False
 
     def robots(_: Asked) -> Answer:
@@ -102,6 +102,16 @@ def test_source_that_obeys_waits_for_robots_and_one_that_ignores_it_goes_on(data
     assert waits[0] > 4.5
     assert waits[1] > 9.5
     assert rows(database, "SELECT 1 FROM urls WHERE tries > 0") == []
+
+
+def test_backlog_of_a_resting_source_is_left_alone(database: Database) -> None:
+    """Guard: `rests_until` in `queues.ready_at`; without it every queued page is claimed, and postponed one by one."""
+    with Site(many_pages, robots=Answer(status=503, headers={"Retry-After": "600"})) as site:
+        seeds = [f"/page/{n}" for n in range(2000)]
+        crawl(database, contract(site, seeds, limits={"max_idle": "5s"}))
+    assert [asked.path for asked in site.asked] == [ROBOTS]
+    postponed = rows(database, "SELECT count(*) AS n FROM urls WHERE reason = 'robots_unavailable'")[0].n
+    assert 1 <= postponed <= 500
 
 
 def test_robots_that_stay_unavailable_defer_the_crawl_and_no_page_is_asked_for(database: Database) -> None:
@@ -235,3 +245,79 @@ def test_crawl_delay_that_comes_later_slows_every_source_of_the_host(database: D
     slow = [asked for asked in site.asked if asked.at > robots_asked(site)[0].at + 3]
     assert len(slow) > 3
     assert min(gaps(slow)) > 0.2, gaps(slow)  # 0.4, but for starts that a busy machine delays
+
+
+# What pages ask
+
+
+SAYING = {
+    "meta": ('<meta name="robots" content="{}">', {}),
+    "named meta": ('<meta name="Shop-Bot" content="{}">', {}),
+    "header": ("", {"X-Robots-Tag": "max-snippet: 5, {}"}),
+    "named header": ("", {"X-Robots-Tag": "other-bot: none", "x-robots-tag": "shop-bot: {}"}),
+}
+
+
+def saying(how: str, directive: str, *links: str) -> Answer:
+    """A page with links that asks for a directive in one of the ways of `SAYING`."""
+    head, headers = SAYING[how]
+    anchors = "".join(f'<a href="{link}">{link}</a>' for link in links)
+    return Answer(
+        body=f"<html><head>{head.format(directive)}</head><body><h1>Words</h1>{anchors}</body></html>",
+        headers={name: value.format(directive) for name, value in headers.items()},
+    )
+
+
+@pytest.mark.parametrize("client", ["libcurl", "requests"])
+def test_links_of_a_page_that_says_nofollow_are_followed_only_where_the_contract_says_so(
+    database: Database, client: str
+) -> None:
+    """Guard: `NOFOLLOW in asked` in the reader."""
+    pages = {f"/{number}": how for number, how in enumerate(SAYING)}
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/":
+            return page("start", *pages)
+        return saying(pages[asked.path], "nofollow", asked.path + "/x") if asked.path in pages else page(asked.path)
+
+    with Site(answer) as site:
+        politeness = {"user_agent": "shop-bot/1.0"}
+        loaded = contract(site, politeness=politeness, fetch={"client": client})
+        assert crawl(database, loaded).urls["accepted"] == 5
+        assert not [path for path in site.paths() if path.endswith("/x")]
+        scope = {"follow_nofollow": True}
+        loaded = contract(site, politeness=politeness, fetch={"client": client}, scope=scope)
+        assert crawl(database, loaded, force=True).urls["accepted"] == 4
+    assert sorted(path for path in site.paths() if path.endswith("/x")) == ["/0/x", "/1/x", "/2/x", "/3/x"]
+
+
+@pytest.mark.parametrize("client", ["libcurl", "requests"])
+def test_page_that_says_noindex_is_stored_with_a_flag_or_rejected_and_its_links_are_followed(
+    database: Database, client: str
+) -> None:
+    """Guards: `is_noindex` in `complete`, and the reader's verdict."""
+    pages = {f"/{number}": how for number, how in enumerate(SAYING)}
+    word = "noindex"
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/":
+            return page("start", *pages)
+        return saying(pages[asked.path], word, asked.path + "/x") if asked.path in pages else page(asked.path)
+
+    def flagged() -> list[str]:
+        found = rows(database, "SELECT url FROM urls WHERE is_noindex ORDER BY url")
+        return ["/" + row.url.split("/", 3)[3] for row in found]
+
+    with Site(answer) as site:
+        politeness, fetch = {"user_agent": "shop-bot/1.0"}, {"client": client}
+        loaded = contract(site, politeness=politeness, fetch=fetch)
+        assert crawl(database, loaded).urls["accepted"] == 9
+        assert flagged() == list(pages)
+        word = "all"
+        crawl(database, loaded, force=True)
+        assert flagged() == []
+        word = "noindex"
+        rejecting = contract(site, source="other", politeness=politeness, fetch=fetch, accept={"noindex": "reject"})
+        report = crawl(database, rejecting)
+    assert (report.urls["accepted"], report.urls["rejected"]) == (5, 4)
+    assert {row.reason for row in rows(database, "SELECT reason FROM urls WHERE state = 'rejected'")} == {"noindex"}

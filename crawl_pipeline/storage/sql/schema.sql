@@ -155,6 +155,7 @@ CREATE TABLE urls (
   depth           smallint NOT NULL DEFAULT 0,
   tries           smallint NOT NULL DEFAULT 0,     -- transient failures since the last complete answer
   expiries        smallint NOT NULL DEFAULT 0,     -- workers that died with it
+  is_noindex      boolean NOT NULL DEFAULT false,  -- its last 200 asks not to be indexed
   is_sitemap      boolean NOT NULL DEFAULT false,  -- yields URLs only; counted nowhere as a page
   state           text NOT NULL DEFAULT 'queued' CHECK (state IN
     ('queued', 'active', 'accepted', 'unchanged', 'rejected', 'quarantined', 'cancelled')),
