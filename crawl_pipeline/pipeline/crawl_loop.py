@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
-from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, UrlKey
+from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, LeaseToken, UrlKey
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
@@ -37,6 +37,7 @@ from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Completion, Frontier
 
 _LONGEST_POLL = 0.25  # seconds
+_SLOT_ELSEWHERE_WITHIN = 20.0  # seconds for a robots.txt that redirects to a busy host; then it is asked for later
 _NEW_URLS_WITHIN = 0.02  # seconds from a commit with new URLs to a claim, for all that come in between
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,10 @@ class CrawlLoop:
                 self._answers.decide(hop, verdict)
                 return
         slot.hop = None
-        self._request(hop, now)
+        if isinstance(hop, RobotsFetch) and hop.is_away and hop.elsewhere is None:
+            self._ask_elsewhere(hop)
+        else:
+            self._request(hop, now)
 
     def _start_next(self, slot: Slot, now: float) -> None:
         held = slot.held
@@ -280,19 +284,51 @@ class CrawlLoop:
             self._page_answered(tag, exchange)
 
     def _robots_answered(self, fetch: RobotsFetch, exchange: Exchange) -> None:
+        self._leave(fetch)
         target = self._requests.robots_redirect(fetch, exchange)
         if target is not None:
             fetch.hops += 1
+            fetch.redirect = exchange
+            fetch.give_up_at = time.monotonic() + _SLOT_ELSEWHERE_WITHIN
             self._hop(fetch, target)
-            return
+        else:
+            self._robots_known(fetch, exchange)
+
+    def _robots_known(self, fetch: RobotsFetch, exchange: Exchange, trouble: str | None = None) -> None:
         self._robots_fetches.discard(fetch)
         held = fetch.slot.held
         held.busy -= 1
         fetch.slot.hop = fetch.then
         held.parked.append(fetch.slot)
-        self._gate.fetched(fetch.origin, exchange)
+        self._gate.fetched(fetch.origin, exchange, trouble)
         if held.is_draining:
             self._drain(held)
+
+    def _ask_elsewhere(self, fetch: RobotsFetch) -> None:
+        """A hop to another host's robots.txt is made in a slot of that host's own budget, or not at all."""
+        authority = fetch.authority
+
+        def answered(taken: tuple[LeaseToken, datetime] | None) -> None:
+            now = time.monotonic()
+            if taken is not None:
+                fetch.elsewhere = taken[0]
+            if fetch.slot.held.is_draining or self._stop_by is not None:
+                self._give_up(fetch)
+            elif taken is not None or now < fetch.give_up_at:
+                fetch.slot.hop = fetch
+                at = self._clock.monotonic(taken[1]) if taken is not None else now + _LONGEST_POLL
+                heapq.heappush(self._ready, (at, next(self._order), fetch.slot))
+            else:
+                assert fetch.redirect is not None
+                self._robots_known(fetch, fetch.redirect, f"redirected to {authority}, which had no slot free")
+
+        self.thread.ask(lambda: self._frontier.claim_slot(authority), answered)
+
+    def _leave(self, fetch: RobotsFetch) -> None:
+        """Give the slot of another host back."""
+        token, fetch.elsewhere = fetch.elsewhere, None
+        if token is not None:
+            self.thread.ask(lambda: self._frontier.release([token]), lambda _: None)
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
         hop = self._requests.redirect(visit, exchange)
@@ -386,6 +422,7 @@ class CrawlLoop:
         held.busy -= 1
         if isinstance(hop, RobotsFetch):
             self._robots_fetches.discard(hop)
+            self._leave(hop)
             self._gate.hand_back(hop.origin)
             if hop.then is not None and not isinstance(hop.then, RobotsFetch):
                 self._give_up(hop.then)

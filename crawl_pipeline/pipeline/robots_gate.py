@@ -123,18 +123,21 @@ class RobotsGate:
         known = self._origins[origin]
         return known.sitemaps if known.rules is not None or known.allows_all else None
 
-    def fetched(self, origin: str, exchange: Exchange) -> None:
-        """The final answer for an origin's robots.txt: store it for all workers, then it is known here."""
+    def fetched(self, origin: str, exchange: Exchange, trouble: str | None = None) -> None:
+        """The final answer for an origin's robots.txt: store it for all workers, then it is known here.
+
+        `trouble`: why it could not be followed to its end; then robots.txt is unavailable.
+        """
         if exchange.failure is FetchFailure.ABORTED:
             self.hand_back(origin)
             return
         known = self._origins[origin]
         known.may_fetch = False
         status = exchange.status if exchange.failure is None else None
-        verdict = robots_verdict_for_status(status)
+        verdict = robots_verdict_for_status(None if trouble else status)
         body = exchange.body[:LONGEST_ROBOTS] if verdict is RobotsVerdict.PARSE else None
         state = {RobotsVerdict.PARSE: "rules", RobotsVerdict.ALLOW_ALL: "allow_all"}.get(verdict, "unavailable")
-        detail = exchange.detail or (f"status {exchange.status}" if exchange.status else None)
+        detail = trouble or exchange.detail or (f"status {exchange.status}" if exchange.status else None)
         if verdict is RobotsVerdict.UNAVAILABLE:
             keep_for = self._rest(known.failures, exchange)
         else:

@@ -15,6 +15,7 @@ _TYPES = {
     "throttle_host": "int interval interval",
     "charge": "uuid uuid boolean",
     "discover": "int uuid[] text[] text[] smallint[] uuid[] boolean",
+    "claim_slot": "uuid text text text interval",
     "complete": (
         "int uuid text "
         "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] "

@@ -90,6 +90,13 @@ class Frontier:
         )
         return _leases(rows, self._source_id)
 
+    def claim_slot(self, authority: str) -> tuple[LeaseToken, datetime] | None:
+        """A slot of a host for one request, and when it may start; to be released. None: not now."""
+        rows = self._rows(
+            call("claim_slot", 5), [self._crawl_id, self._run_id, self._worker_id, authority, self._lease_for]
+        )
+        return (rows[0].o_token, rows[0].o_start) if rows else None
+
     def renew(self, tokens: Sequence[LeaseToken]) -> dict[LeaseToken, datetime]:
         """Extend leases that still live. A token that is not in the answer is lost: stop its requests at once."""
         rows = self._rows(call("renew", 2), [list(tokens), self._lease_for])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -245,6 +246,59 @@ def test_crawl_delay_that_comes_later_slows_every_source_of_the_host(database: D
     slow = [asked for asked in site.asked if asked.at > robots_asked(site)[0].at + 3]
     assert len(slow) > 3
     assert min(gaps(slow)) > 0.2, gaps(slow)  # 0.4, but for starts that a busy machine delays
+
+
+# Redirects
+
+
+def redirecting(to: str) -> Callable[[Asked], Answer]:
+    """The first host's robots.txt is said to be elsewhere; the others' forbids /page/1."""
+
+    def robots(asked: Asked) -> Answer:
+        is_first = asked.host.startswith("127.0.0.1:")
+        return Answer(status=301, headers={"Location": to}) if is_first else rules("Disallow: /page/1")
+
+    return robots
+
+
+def test_robots_of_another_host_is_asked_for_in_that_hosts_own_budget(database: Database) -> None:
+    """Guard: `_ask_elsewhere`; without it the hop is made at once, within the other host's delay."""
+    with Site(many_pages, hosts=2) as site:
+        first, other = site.authorities
+        site.robots = redirecting(f"http://{other}/robots.txt")
+        rows(database, "INSERT INTO hosts (authority, min_delay) VALUES (:a, '4 s') RETURNING 1", a=other)
+        rows(database, "UPDATE hosts SET next_request_at = clock_timestamp() + interval '4 s' RETURNING 1")
+        begun = time.monotonic()
+        report = crawl(database, contract(site, ["/"], scope={"hosts": [first]}))
+    asked = [one for one in site.asked if one.host == other]
+    assert [one.path for one in asked] == [ROBOTS]
+    assert asked[0].at - begun > 3.5
+    assert report.urls["accepted"] == 61 - 11  # /page/1 and those that begin so
+    assert "/page/1" not in site.paths()
+    assert rows(database, "SELECT 1 FROM leases") == []
+
+
+def test_robots_of_a_host_that_rests_is_asked_for_later(database: Database) -> None:
+    """Guard: the rest in `claim_slot`."""
+    with Site(many_pages, hosts=2) as site:
+        first, other = site.authorities
+        site.robots = redirecting(f"http://{other}/robots.txt")
+        rows(database, "INSERT INTO hosts (authority, blocked_until) VALUES (:a, '2100-01-01') RETURNING 1", a=other)
+        running = start(database, contract(site, ["/"], scope={"hosts": [first]}))
+        wait_until(lambda: rows(database, "SELECT 1 FROM robots WHERE state = 'unavailable'") != [], within=60)
+        running.stop.set()
+        running.join()
+    assert {(one.host, one.path) for one in site.asked} == {(first, ROBOTS)}
+
+
+def test_robots_that_redirects_to_another_path_elsewhere_counts_as_none(database: Database) -> None:
+    """Guard: `robots_redirect`; nothing outside the scope is requested but a robots.txt."""
+    with Site(many_pages, hosts=2) as site:
+        first, other = site.authorities
+        site.robots = redirecting(f"http://{other}/login?return=/robots.txt")
+        report = crawl(database, contract(site, ["/"], scope={"hosts": [first]}))
+    assert report.urls["accepted"] == 61
+    assert {one.host for one in site.asked} == {first}
 
 
 # What pages ask

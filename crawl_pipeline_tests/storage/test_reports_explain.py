@@ -155,7 +155,7 @@ def test_crawl_delay_beyond_the_contract_is_shown_with_what_is_kept_to(desk: Des
     found = explained(desk, "/product/1")["robots"]
     assert (found["crawl_delay"], found["crawl_delay_kept"]) == (600, 60)
     shown = desk.run("explain", SITE + "/product/1", "--source", "shop")
-    assert "asks for 10 min between requests; politeness.max_crawl_delay cuts that to 1 min" in shown
+    assert "asks for 10 min between requests; politeness.max_crawl_delay cuts that to 60 s" in shown
 
 
 def test_robots_that_the_contract_ignores_are_said_to_be(desk: Desk, filled: FilledSource) -> None:
