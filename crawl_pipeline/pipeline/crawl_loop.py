@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
-from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, LeaseToken, UrlKey
+from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, Lease, UrlKey
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
@@ -30,6 +30,7 @@ from crawl_pipeline.pipeline.hand import Hand
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
 from crawl_pipeline.pipeline.reading import PageReader
+from crawl_pipeline.pipeline.robots_fetches import RobotsFetches
 from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
 from crawl_pipeline.pipeline.visit import Requests, RobotsFetch, Visit
@@ -37,7 +38,6 @@ from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Completion, Frontier
 
 _LONGEST_POLL = 0.25  # seconds
-_SLOT_ELSEWHERE_WITHIN = 20.0  # seconds for a robots.txt that redirects to a busy host; then it is asked for later
 _NEW_URLS_WITHIN = 0.02  # seconds from a commit with new URLs to a claim, for all that come in between
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,16 @@ class CrawlLoop:
         self._ready: list[tuple[float, int, Slot]] = []
         self._order = itertools.count()
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
-        self._robots_fetches: set[RobotsFetch] = set()
+        self._robots_fetches = RobotsFetches(
+            self._gate,
+            self._requests,
+            frontier,
+            self.thread,
+            clock,
+            push=self._push_at,
+            drain=self._drain,
+            give_up=self._give_up,
+        )
         self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
         self._stop_by: float | None = None
         self.tally = Tally()
@@ -154,7 +163,10 @@ class CrawlLoop:
             self._push(slot)
 
     def _push(self, slot: Slot) -> None:
-        heapq.heappush(self._ready, (slot.next_start, next(self._order), slot))
+        self._push_at(slot, slot.next_start)
+
+    def _push_at(self, slot: Slot, at: float) -> None:
+        heapq.heappush(self._ready, (at, next(self._order), slot))
 
     def _start_ready(self) -> None:
         now = time.monotonic()
@@ -174,7 +186,7 @@ class CrawlLoop:
             # known already, unless the redirect changed the scheme
             rules = self._gate.look(hop.url, slot.held.host_id)
             if rules is None:
-                verdict = self._postponed(hop.url)
+                verdict = self._gate.postponed(hop.url)
                 if verdict is None:
                     self._wait_for_robots(slot, hop.url, now)
                 else:
@@ -189,7 +201,7 @@ class CrawlLoop:
                 return
         slot.hop = None
         if isinstance(hop, RobotsFetch) and hop.is_away and hop.elsewhere is None:
-            self._ask_elsewhere(hop)
+            self._robots_fetches.ask_elsewhere(hop)
         else:
             self._request(hop, now)
 
@@ -205,7 +217,7 @@ class CrawlLoop:
         if verdict is None:
             rules = self._gate.look(claimed.url, held.host_id)
             if rules is None:
-                verdict = self._postponed(claimed.url)
+                verdict = self._gate.postponed(claimed.url)
                 if verdict is None:
                     self._wait_for_robots(slot, claimed.url, now)
                     return
@@ -219,27 +231,10 @@ class CrawlLoop:
         else:  # no request; the slot is free again when that is committed
             self._answers.decide(visit, verdict)
 
-    def _postponed(self, url: str) -> Verdict | None:
-        """The verdict on a page whose robots.txt is known not to be had: it comes when that is asked for again."""
-        unavailable = self._gate.unavailable(origin_of(url))
-        if unavailable is None:
-            return None
-        rest, detail = unavailable
-        return Verdict(
-            state=UrlState.QUEUED,
-            reason=Reason.ROBOTS_UNAVAILABLE,
-            detail=detail,
-            not_before=self._clock.now() + rest,
-        )
-
     def _wait_for_robots(self, slot: Slot, url: str, now: float) -> None:
         origin = origin_of(url)
         if self._gate.takes_fetch(origin):
-            slot.held.busy += 1
-            fetch = RobotsFetch(slot, origin)
-            slot.hop = None
-            self._robots_fetches.add(fetch)
-            self._request(fetch, now)
+            self._request(self._robots_fetches.begin(slot, origin), now)
         else:
             slot.held.parked.append(slot)
 
@@ -277,58 +272,11 @@ class CrawlLoop:
     def _finished(self, tag: object, exchange: Exchange) -> None:
         assert isinstance(tag, Visit | RobotsFetch)
         if isinstance(tag, RobotsFetch):
-            self._robots_answered(tag, exchange)
+            self._robots_fetches.answered(tag, exchange)
         elif tag.slot.held.is_lost or exchange.failure is FetchFailure.ABORTED:
             self._give_up(tag)
         else:
             self._page_answered(tag, exchange)
-
-    def _robots_answered(self, fetch: RobotsFetch, exchange: Exchange) -> None:
-        self._leave(fetch)
-        target = self._requests.robots_redirect(fetch, exchange)
-        if target is not None:
-            fetch.hops += 1
-            fetch.redirect = exchange
-            fetch.give_up_at = time.monotonic() + _SLOT_ELSEWHERE_WITHIN
-            self._hop(fetch, target)
-        else:
-            self._robots_known(fetch, exchange)
-
-    def _robots_known(self, fetch: RobotsFetch, exchange: Exchange, trouble: str | None = None) -> None:
-        self._robots_fetches.discard(fetch)
-        held = fetch.slot.held
-        held.busy -= 1
-        fetch.slot.hop = fetch.then
-        held.parked.append(fetch.slot)
-        self._gate.fetched(fetch.origin, exchange, trouble)
-        if held.is_draining:
-            self._drain(held)
-
-    def _ask_elsewhere(self, fetch: RobotsFetch) -> None:
-        """A hop to another host's robots.txt is made in a slot of that host's own budget, or not at all."""
-        authority = fetch.authority
-
-        def answered(taken: tuple[LeaseToken, datetime] | None) -> None:
-            now = time.monotonic()
-            if taken is not None:
-                fetch.elsewhere = taken[0]
-            if fetch.slot.held.is_draining or self._stop_by is not None:
-                self._give_up(fetch)
-            elif taken is not None or now < fetch.give_up_at:
-                fetch.slot.hop = fetch
-                at = self._clock.monotonic(taken[1]) if taken is not None else now + _LONGEST_POLL
-                heapq.heappush(self._ready, (at, next(self._order), fetch.slot))
-            else:
-                assert fetch.redirect is not None
-                self._robots_known(fetch, fetch.redirect, f"redirected to {authority}, which had no slot free")
-
-        self.thread.ask(lambda: self._frontier.claim_slot(authority), answered)
-
-    def _leave(self, fetch: RobotsFetch) -> None:
-        """Give the slot of another host back."""
-        token, fetch.elsewhere = fetch.elsewhere, None
-        if token is not None:
-            self.thread.ask(lambda: self._frontier.release([token]), lambda _: None)
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
         hop = self._requests.redirect(visit, exchange)
@@ -421,9 +369,7 @@ class CrawlLoop:
         held = hop.slot.held
         held.busy -= 1
         if isinstance(hop, RobotsFetch):
-            self._robots_fetches.discard(hop)
-            self._leave(hop)
-            self._gate.hand_back(hop.origin)
+            self._robots_fetches.hand_back(hop)
             if hop.then is not None and not isinstance(hop.then, RobotsFetch):
                 self._give_up(hop.then)
         elif self._visits.get(hop.claimed.key) is hop:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import Exchange, FetchFailure
 from crawl_pipeline.domain.politeness import retry_after
 from crawl_pipeline.domain.robots import (
@@ -24,6 +25,7 @@ from crawl_pipeline.domain.robots import (
 )
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
+from crawl_pipeline.pipeline.decide import Verdict
 from crawl_pipeline.pipeline.leases import DatabaseClock
 from crawl_pipeline.storage import robots, sources
 from crawl_pipeline.storage.database import Database
@@ -102,11 +104,18 @@ class RobotsGate:
         """Whether the contract's user agent may request a URL of an origin whose rules are known."""
         return known.rules is None or known.rules.allows(self._user_agent, url)
 
-    def unavailable(self, origin: str) -> tuple[timedelta, str] | None:
-        """For how long the source rests at the host because robots.txt cannot be had, and why; None: not known so."""
-        known = self._origins[origin]
+    def postponed(self, url: str) -> Verdict | None:
+        """The verdict on a page whose robots.txt is known not to be had: it comes when that is asked for again."""
+        known = self._origins[origin_of(url)]
         left = 0.0 if known.rests_until is None else known.rests_until - time.monotonic()
-        return (timedelta(seconds=left), known.detail or "no answer") if left > 0 else None
+        if left <= 0:
+            return None
+        return Verdict(
+            state=UrlState.QUEUED,
+            reason=Reason.ROBOTS_UNAVAILABLE,
+            detail=known.detail,
+            not_before=self._clock.now() + timedelta(seconds=left),
+        )
 
     def takes_fetch(self, origin: str) -> bool:
         """Whether the caller is to fetch robots.txt now: said once, then it must come back through `fetched`."""
