@@ -68,10 +68,10 @@ NOT_FOUND = Answer(status=404, body="not here")
 class Site:
     """`with Site(handler) as site:` serves until the block ends. `hosts`: how many addresses from 127.0.0.1 on."""
 
-    def __init__(self, handler: Handler, *, hosts: int = 1, robots: Answer = NOT_FOUND) -> None:
+    def __init__(self, handler: Handler, *, hosts: int = 1, robots: Answer | Handler = NOT_FOUND) -> None:
         self._handler = handler
         self._hosts = hosts
-        self._robots = robots
+        self.robots: Handler = (lambda _: robots) if isinstance(robots, Answer) else robots
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="site", daemon=True)
         self._servers: list[asyncio.Server] = []
@@ -155,7 +155,7 @@ class Site:
         self.most_open[asked.host] = max(self.most_open.get(asked.host, 0), self.open_now[asked.host])
         self.most_open_in_all = max(self.most_open_in_all, sum(self.open_now.values()))
         try:
-            answer = self._robots if asked.path == ROBOTS else self._handler(asked)
+            answer = (self.robots if asked.path == ROBOTS else self._handler)(asked)
             if answer.hangs:
                 await asyncio.sleep(3600)
             if answer.delay:

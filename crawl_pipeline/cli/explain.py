@@ -93,6 +93,7 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "tries": url and url.tries,
         "expiries": url and url.expiries,
         "is_sitemap": url and url.is_sitemap,
+        "is_noindex": url and url.is_noindex,
         "found_on": url and url.found_on,
         "lease": facts.lease,
         "open_crawl": facts.open_crawl,
@@ -114,6 +115,10 @@ def _print(one: Explanation) -> None:
     if facts.host is not None:
         click.echo("\nhost")
         print_facts(_host(facts.host, facts), indent=2)
+    if len(one.robots.changes) > 1:
+        click.echo("\nrobots.txt, its last changes, the newest first")
+        changes = [[c.fetched_at, c.valid_until, c.state, c.status, c.body_bytes] for c in one.robots.changes]
+        print_table(["from", "kept until", "state", "status", "bytes"], changes, numbers=("status", "bytes"))
     if facts.fetches:
         click.echo("\nfetches, the newest first")
         headers = ["started", "status", "outcome", "reason", "ms", "bytes", "detail"]
@@ -141,6 +146,9 @@ def _identity(one: Explanation) -> Iterator[tuple[str, object]]:
     robots = one.robots
     age = f" (fetched {ago(robots.fetched_at, facts.now)}, {_expiry(robots, facts)})" if robots.fetched_at else ""
     yield "robots.txt", robots.sentence + age
+    if robots.crawl_delay and robots.crawl_delay_kept and robots.crawl_delay > robots.crawl_delay_kept:
+        asked, kept = span(robots.crawl_delay), span(robots.crawl_delay_kept)
+        yield "", f"asks for {asked} between requests; politeness.max_crawl_delay cuts that to {kept}"
     yield "state", one.state + (f" ({url.reason})" if url and url.reason else "")
     if url is not None:
         yield "due", ago(url.due_at, facts.now) if url.due_at else "never by itself"
@@ -150,6 +158,7 @@ def _identity(one: Explanation) -> Iterator[tuple[str, object]]:
         where = url.found_on or ("a seed or a sitemap's" if url.is_seed else "a page that is no longer known")
         yield "found on", f"{where}, depth {url.depth}" + (", a sitemap" if url.is_sitemap else "")
         yield "last fetched", ago(url.last_fetched_at, facts.now) if url.last_fetched_at else None
+        yield "noindex", "the page asks not to be indexed" if url.is_noindex else None
         yield "last accepted", ago(url.accepted_at, facts.now) if url.accepted_at else None
 
 

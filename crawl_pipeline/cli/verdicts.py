@@ -14,7 +14,7 @@ from crawl_pipeline.domain.revisit import RevisitPolicy
 from crawl_pipeline.domain.robots import RobotsRules
 from crawl_pipeline.domain.scope import Scope, ScopeVerdict
 from crawl_pipeline.domain.urls import canonical_path
-from crawl_pipeline.storage.explain import RobotsFacts, StoredFacts, UrlFacts
+from crawl_pipeline.storage.explain import RobotsChange, RobotsFacts, StoredFacts, UrlFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,11 @@ class RobotsVerdict:
     rule: str | None  # the line that decides
     state: str  # rules, allow_all, unavailable, unknown; ignored: by contract
     sentence: str
-    crawl_delay: timedelta | None
+    crawl_delay: timedelta | None  # as it asks
+    crawl_delay_kept: timedelta | None  # at most `politeness.max_crawl_delay`
     fetched_at: datetime | None
     expires_at: datetime | None
+    changes: tuple[RobotsChange, ...]  # of what it said, the newest first
 
 
 def scope_verdict(contract: Contract, page: PageUrl, depth: int) -> ScopeVerdict:
@@ -43,7 +45,7 @@ def robots_verdict(contract: Contract, page: PageUrl, robots: RobotsFacts | None
         return _robots("unknown", "not fetched yet: the first visit to its host fetches it", allowed=None)
     if robots.state == "unavailable":
         tried = f"{robots.detail or 'no answer'}, {count_of(robots.failures, 'time')} in a row"
-        return _robots("unavailable", f"unavailable ({tried}): the host waits", robots, allowed=None)
+        return _robots("unavailable", f"unavailable ({tried}): the source requests nothing there", robots, allowed=None)
     if robots.state == "allow_all" or robots.body is None:
         return _robots("allow_all", f"there is none ({robots.detail or robots.status}): allowed", robots, allowed=True)
     agent = contract.politeness.user_agent
@@ -51,14 +53,17 @@ def robots_verdict(contract: Contract, page: PageUrl, robots: RobotsFacts | None
     allowed = rules.allows(agent, page.url)
     rule = rules.rule(agent, page.url)
     word = "allowed" if allowed else "disallowed"
+    delay = rules.crawl_delay(agent)
     return RobotsVerdict(
         allowed=allowed,
         rule=rule,
         state=robots.state,
         sentence=f"{word} by {rule}" if rule else f"{word}: no rule takes it",
-        crawl_delay=rules.crawl_delay(agent),
+        crawl_delay=delay,
+        crawl_delay_kept=min(delay, contract.politeness.max_crawl_delay) if delay is not None else None,
         fetched_at=robots.fetched_at,
         expires_at=robots.expires_at,
+        changes=robots.changes,
     )
 
 
@@ -69,8 +74,10 @@ def _robots(state: str, sentence: str, robots: RobotsFacts | None = None, *, all
         state=state,
         sentence=sentence,
         crawl_delay=None,
+        crawl_delay_kept=None,
         fetched_at=robots.fetched_at if robots else None,
         expires_at=robots.expires_at if robots else None,
+        changes=robots.changes if robots else (),
     )
 
 
@@ -171,6 +178,7 @@ _REASONS: dict[str, str] = {
     Reason.TIMEOUT: "it was not read within fetch.page_timeout",
     Reason.KEY_CONFLICT: "two of its records have one natural key and differ",
     Reason.UNSTORABLE: "the database refused its values",
+    Reason.NOINDEX: "it asks not to be indexed",
     Reason.ROBOTS: "robots.txt disallows it",
     Reason.SCOPE: "out of scope",
     Reason.TRAP: "its path leads ever on: a crawl trap",

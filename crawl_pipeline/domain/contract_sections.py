@@ -47,7 +47,8 @@ class ScopeSection(Section):
     """File endings that are never requested: `default` (images, archives, sound, video, fonts, styles, scripts,
     office documents) or a list."""
     follow_nofollow: StrictBool = False
-    """Whether links marked `rel=nofollow`, and those of pages marked so, are followed."""
+    """Whether links marked `rel=nofollow`, and all those of pages whose robots meta or X-Robots-Tag says so, are
+    followed."""
 
 
 class LimitsSection(Section):
@@ -212,6 +213,9 @@ class AcceptSection(Section):
     soft_404: StrictBool = True
     """Whether a page that says what its host says of a made-up path counts as not found. A host is asked for one such
     path, the first time that a page of it is suspicious."""
+    noindex: Literal["store", "reject"] = "store"
+    """What becomes of a page that asks not to be indexed, by X-Robots-Tag or its robots meta: stored with a flag, or
+    rejected; its links are followed either way."""
 
 
 DEFAULT_VERSIONS = 20

@@ -46,6 +46,7 @@ class Reason(StrEnum):
     REDIRECT_OUT = "redirect_out"  # to another authority, or out of scope
     REDIRECT_LOOP = "redirect_loop"  # more hops than allowed
     CONTENT_CONTRACT = "content_contract"  # `accept`, or a required field is missing
+    NOINDEX = "noindex"  # the page asks not to be indexed, and `accept.noindex` is reject
     EXTRACTION_ERROR = "extraction_error"  # a rule or extractor raised
     ADDRESS_REFUSED = "address_refused"  # resolves to a non-global address that `allow_networks` does not name
     UNREQUESTABLE = "unrequestable"  # cannot be put into an HTTP request

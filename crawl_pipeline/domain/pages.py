@@ -189,6 +189,7 @@ class CompletedPage:
     has_validators: bool = False  # a 200: both validators are replaced, also by nothing
     etag: str | None = None
     last_modified: str | None = None
+    is_noindex: bool = False  # with `has_validators`: the page asks not to be indexed
     host_failed: bool | None = None  # True: counts for the host's outage; False: a success; None: says nothing
     fetches: tuple[FetchLog, ...] = ()
     version: NewVersion | None = None

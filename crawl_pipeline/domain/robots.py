@@ -29,6 +29,10 @@ _FIELDS = {
     "crawl-delay": "delay", "crawldelay": "delay", "crawl delay": "delay",
     "sitemap": "sitemap", "site-map": "sitemap",
 }  # fmt: skip
+FRESH_FOR = timedelta(hours=24)  # RFC 9309, section 2.4: a copy is used for no longer
+FRESH_FOR_AT_LEAST = timedelta(minutes=5)  # also where the site forbids caching: one fetch serves many pages
+_MAX_AGE = re.compile(r"""(?:^|[,;\s])max-age\s*=\s*"?([^",;\s]*)""", re.IGNORECASE)
+_NOT_STORED = re.compile(r"(?:^|[,;\s])no-(?:store|cache)\b", re.IGNORECASE)
 _DELAY = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}", re.ASCII)
 
 
@@ -50,6 +54,21 @@ def robots_verdict_for_status(status: int | None) -> RobotsVerdict:
     if status < 300 or status == 304:
         return RobotsVerdict.PARSE
     return RobotsVerdict.ALLOW_ALL
+
+
+def fresh_for(cache_control: str | None) -> timedelta:
+    """How long a copy of robots.txt may be used: what Cache-Control says, within five minutes and a day. Never raises.
+
+    A max-age that is no number counts as zero (RFC 9111, section 4.2.1); s-maxage is for shared caches.
+    """
+    text = cache_control or ""
+    if _NOT_STORED.search(text):
+        return FRESH_FOR_AT_LEAST
+    ages = _MAX_AGE.findall(text)
+    if not ages:
+        return FRESH_FOR
+    seconds = min(int(age[:9]) if re.fullmatch("[0-9]+", age) else 0 for age in ages)
+    return min(max(timedelta(seconds=seconds), FRESH_FOR_AT_LEAST), FRESH_FOR)
 
 
 def product_token(user_agent: str) -> str | None:

@@ -13,12 +13,12 @@ import turbohtml
 import turbohtml.detect  # registers the `whatwg-*` codecs, the parser's own decoders
 from turbohtml import Element, Namespace
 
+from crawl_pipeline.domain.directives import directives
 from crawl_pipeline.parsing.charset import header_charset, media_type
 from crawl_pipeline.parsing.hostile import tamed
 from crawl_pipeline.parsing.text import collapse, plain
 
 _TELLING = ("title", "base", "meta", "link", "area", "noscript", "template", "script")
-_SPACE_OR_COMMA = re.compile(r"[\s,]+")
 _LONGEST_TITLE = 1000
 # As XML these elements may close themselves; as HTML they would swallow the rest of the page.
 _SELF_CLOSED = re.compile(
@@ -41,7 +41,7 @@ class Document:
         self.encoding = encoding
         self.base_url = url
         self.title: str | None = None
-        self.meta_robots: frozenset[str] = frozenset()
+        self._directives: dict[str, frozenset[str]] = {}  # by the name that its meta element speaks to
         self.noscripts: list[Element] = []
         self.json_ld: list[Element] = []  # the script elements that hold it
         self.has_uncommon_links = False  # area[href], or link[rel=next]
@@ -79,18 +79,17 @@ class Document:
 
     def _note_meta(self, element: Element) -> None:
         name = (element.attr("name") or "").strip().lower()
-        if name == "robots":
-            tokens = _SPACE_OR_COMMA.split((element.attr("content") or "").lower())
-            if "none" in tokens:
-                tokens += ["noindex", "nofollow"]
-            self.meta_robots |= frozenset(filter(None, tokens))
-        elif not name and (element.attr("http-equiv") or "").strip().lower() == "content-language":
+        if name:
+            asked = directives(element.attr("content") or "")
+            if asked:
+                self._directives[name] = self._directives.get(name, frozenset()) | asked
+        elif (element.attr("http-equiv") or "").strip().lower() == "content-language":
             self._content_language = self._content_language or element.attr("content")
 
-    @property
-    def is_nofollow(self) -> bool:
-        """Whether the page asks that none of its links be followed."""
-        return "nofollow" in self.meta_robots
+    def directives(self, token: str | None) -> frozenset[str]:
+        """What the page's meta elements ask of every crawler, and of the one that robots.txt knows as `token`."""
+        of_one = self._directives.get(token.lower(), frozenset()) if token else frozenset()
+        return self._directives.get("robots", frozenset()) | of_one
 
     @cached_property
     def language(self) -> str | None:

@@ -16,12 +16,10 @@ _ANY_LINK = "a[href], area[href], link[rel~=next i][href]"
 def links(document: Document, *, follow_nofollow: bool, limit: int) -> tuple[tuple[str, ...], bool]:
     """The distinct link texts of a page in document order, at most `limit`, and whether more were left out.
 
-    From `a`, `area` and `link rel=next`; without those marked nofollow (by `rel`, or by the page's robots meta)
-    unless they are to be followed. Fragments are cut off, and links to nothing else (`#top`, `mailto:`, `javascript:`)
-    left out. Resolve them against `document.base_url`.
+    From `a`, `area` and `link rel=next`; without those marked `rel=nofollow` unless they are to be followed.
+    Fragments are cut off, and links to nothing else (`#top`, `mailto:`, `javascript:`) left out. Resolve them against
+    `document.base_url`.
     """
-    if document.is_nofollow and not follow_nofollow:
-        return (), False
     found: dict[str, None] = {}
     # An empty reference means the page itself, unless a base element points elsewhere.
     is_self = "" if document.base_url == document.url else None

@@ -113,8 +113,9 @@ class Answers:
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
         claimed, token = visit.claimed, visit.slot.held.token
+        tags = [value for name, value in exchange.headers if name == "x-robots-tag"]
         reading = self._reader.read(
-            exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth
+            exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth, tags
         )
         hashed = body_hash(exchange.body)
         visit.note(exchange, hashed)
@@ -124,7 +125,7 @@ class Answers:
                 verdict = Verdict(state=UrlState.REJECTED, reason=Reason.SOFT_404, detail=soft_404)
                 self.decide(visit, verdict)
             elif reading.verdict is not None:
-                self.decide(visit, reading.verdict)
+                self.decide(visit, reading.verdict, self._known_links.unknown(reading.links, claimed.depth + 1))
             else:
                 self._take_content(visit, exchange, reading, hashed)
 

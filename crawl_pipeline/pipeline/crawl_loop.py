@@ -31,6 +31,7 @@ from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock, HeldLease, LeaseTable, Slot
 from crawl_pipeline.pipeline.observations import Observations
 from crawl_pipeline.pipeline.reading import PageReader
+from crawl_pipeline.pipeline.robots_fetches import RobotsFetches
 from crawl_pipeline.pipeline.robots_gate import RobotsGate
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
 from crawl_pipeline.pipeline.soft_404_gate import Soft404Gate
@@ -76,12 +77,13 @@ class CrawlLoop:
         self._clock = clock
         self._hand = hand
         self._observations = observations
-        self._source_id = source_id
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
         self._known_links = KnownLinks()
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
-        self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
+        self._gate = RobotsGate(
+            database, self.thread, contract, clock, source_id=source_id, on_change=self._robots_changed
+        )
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
         self._reader = reader = PageReader(contract, hand)
         self._soft_404s = Soft404Gate(database, self.thread, contract, clock, reader, source_id, ask_host=self._hop)
@@ -102,7 +104,17 @@ class CrawlLoop:
         self._ready: list[tuple[float, int, Slot]] = []
         self._order = itertools.count()
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
-        self._robots_fetches: set[RobotsFetch] = set()
+        self._robots_fetches = RobotsFetches(
+            self._gate,
+            self._requests,
+            frontier,
+            self.thread,
+            clock,
+            free=self._free,
+            push=self._push_at,
+            drain=self._drain,
+            give_up=self._give_up,
+        )
         self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
         self._stop_by: float | None = None
         self.tally = Tally()
@@ -167,13 +179,18 @@ class CrawlLoop:
         self._push(slot)
 
     def _push(self, slot: Slot) -> None:
-        heapq.heappush(self._ready, (slot.starts_at, next(self._order), slot))
+        self._push_at(slot, slot.starts_at)
+
+    def _push_at(self, slot: Slot, at: float) -> None:
+        heapq.heappush(self._ready, (at, next(self._order), slot))
 
     def _start_ready(self) -> None:
         now = time.monotonic()
         while self._ready and self._ready[0][0] <= now and not self._is_full:
             slot = heapq.heappop(self._ready)[2]
-            if slot.is_late(now):  # the loop was held up
+            if isinstance(slot.hop, RobotsFetch) and slot.hop.is_away:
+                self._start_hop(slot, slot.hop, now)
+            elif slot.is_late(now):  # the loop was held up
                 self._free(slot)
             elif slot.starts_at > now:
                 self._push(slot)
@@ -188,16 +205,25 @@ class CrawlLoop:
             self._give_up(hop)
             return
         if isinstance(hop, Visit):
-            rules = self._gate.look(hop.url)  # known already, unless the redirect changed the scheme
+            # known already, unless the redirect changed the scheme
+            rules = self._gate.look(hop.url, slot.held.host_id)
             if rules is None:
-                self._wait_for_robots(slot, hop.url, now)
+                verdict = self._gate.postponed(hop.url)
+                if verdict is None:
+                    self._wait_for_robots(slot, hop.url, now)
+                else:
+                    slot.hop = None
+                    self._answers.decide(hop, verdict)
                 return
             if not self._gate.allows(rules, hop.url):
                 slot.hop = None
                 self._answers.disallow(hop)
                 return
         slot.hop = None
-        self._request(hop, now)
+        if isinstance(hop, RobotsFetch) and hop.is_away and hop.elsewhere is None:
+            self._robots_fetches.ask_elsewhere(hop)
+        else:
+            self._request(hop, now)
 
     def _start_next(self, slot: Slot, now: float) -> None:
         held = slot.held
@@ -210,11 +236,13 @@ class CrawlLoop:
             claimed = held.waiting[0]
             page, verdict = self._requests.identify(claimed)
             if verdict is None:
-                rules = self._gate.look(claimed.url)
+                rules = self._gate.look(claimed.url, held.host_id)
                 if rules is None:
-                    self._wait_for_robots(slot, claimed.url, now)
-                    return
-                if not self._gate.allows(rules, claimed.url):
+                    verdict = self._gate.postponed(claimed.url)
+                    if verdict is None:
+                        self._wait_for_robots(slot, claimed.url, now)
+                        return
+                elif not self._gate.allows(rules, claimed.url):
                     verdict = Verdict(state=UrlState.CANCELLED, reason=Reason.ROBOTS, detail="robots.txt disallows it")
             held.waiting.popleft()
             held.busy += 1
@@ -227,24 +255,16 @@ class CrawlLoop:
 
     def _wait_for_robots(self, slot: Slot, url: str, now: float) -> None:
         origin = origin_of(url)
-        rest = self._gate.rest(origin)
-        if rest is not None:  # it cannot be had: the host waits, no try is spent
-            host_id, until = slot.held.host_id, self._clock.now() + rest
-            reason = Reason.ROBOTS_UNAVAILABLE.value
-            self.thread.ask(lambda: self._frontier.block_host(host_id, until, reason), lambda _: None)
-            slot.held.parked.append(slot)
-            self._drain(slot.held)
-        elif self._gate.takes_fetch(origin):
-            slot.held.busy += 1
-            fetch = RobotsFetch(slot, origin)
-            slot.hop = None
-            self._robots_fetches.add(fetch)
-            self._request(fetch, now)
+        if self._gate.takes_fetch(origin):
+            self._request(self._robots_fetches.begin(slot, origin), now)
         else:
             slot.held.parked.append(slot)
 
-    def _robots_changed(self, origin: str) -> None:
+    def _robots_changed(self, origin: str, too_quick: int | None) -> None:
         self._sitemaps.robots_known(origin, self._gate.sitemaps(origin))
+        if too_quick is not None:  # the next lease keeps to the Crawl-delay
+            for held in self._leases.of_host(too_quick):
+                self._drain(held)
         again_at = self._gate.ask_at(origin)
         for held in self._leases:
             parked, held.parked = held.parked, []
@@ -252,7 +272,8 @@ class CrawlLoop:
                 self._free(slot, not_before=again_at)
 
     def _request(self, hop: Visit | RobotsFetch, now: float) -> None:
-        hop.slot.spend(now)
+        if not (isinstance(hop, RobotsFetch) and hop.is_away):
+            hop.slot.spend(now)
         if isinstance(hop, RobotsFetch):
             self.tally.other_requests += 1
             self._transport.start(self._requests.robots_request(hop.url), hop)
@@ -273,26 +294,11 @@ class CrawlLoop:
     def _finished(self, tag: object, exchange: Exchange) -> None:
         assert isinstance(tag, Visit | RobotsFetch)
         if isinstance(tag, RobotsFetch):
-            self._robots_answered(tag, exchange)
+            self._robots_fetches.answered(tag, exchange)
         elif tag.slot.held.is_lost or exchange.failure is FetchFailure.ABORTED:
             self._give_up(tag)
         else:
             self._page_answered(tag, exchange)
-
-    def _robots_answered(self, fetch: RobotsFetch, exchange: Exchange) -> None:
-        target = self._requests.robots_redirect(fetch, exchange)
-        if target is not None:
-            fetch.hops += 1
-            self._hop(fetch, target)
-            return
-        self._robots_fetches.discard(fetch)
-        held = fetch.slot.held
-        held.busy -= 1
-        fetch.slot.hop = fetch.then
-        held.parked.append(fetch.slot)
-        self._gate.fetched(fetch.origin, exchange, held.host_id, self._source_id)
-        if held.is_draining:
-            self._drain(held)
 
     def _page_answered(self, visit: Visit, exchange: Exchange) -> None:
         hop = self._requests.redirect(visit, exchange) if visit.probe is None else None
@@ -414,8 +420,7 @@ class CrawlLoop:
         held = hop.slot.held
         held.busy -= 1
         if isinstance(hop, RobotsFetch):
-            self._robots_fetches.discard(hop)
-            self._gate.hand_back(hop.origin)
+            self._robots_fetches.hand_back(hop)
             if hop.then is not None and not isinstance(hop.then, RobotsFetch):
                 self._give_up(hop.then)
         else:

@@ -43,6 +43,7 @@ class Verdict:
     reason: Reason | None = None
     detail: str | None = None
     leads_to: PageUrl | None = None  # a redirect's target, to be discovered as a link is
+    not_before: datetime | None = None  # postponed until then, through no fault of the page
 
 
 def judge_exchange(exchange: Exchange, *, was_conditional: bool) -> Verdict:
@@ -107,6 +108,8 @@ class Decider:
         )
         match verdict.state:
             case UrlState.QUEUED:
+                if verdict.not_before is not None:
+                    return replace(page, due_at=verdict.not_before)
                 return self._try_again(page, verdict, now, host_failures)
             case UrlState.CANCELLED | UrlState.QUARANTINED:
                 return page

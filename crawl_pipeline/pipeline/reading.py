@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
 from crawl_pipeline.domain.contract import Contract
+from crawl_pipeline.domain.directives import NOFOLLOW, NOINDEX, header_directives
 from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import (
     CompletedPage,
@@ -26,6 +27,7 @@ from crawl_pipeline.domain.pages import (
     UrlKey,
 )
 from crawl_pipeline.domain.records import Record
+from crawl_pipeline.domain.robots import product_token
 from crawl_pipeline.domain.scope import Admission
 from crawl_pipeline.parsing.acceptance import judge
 from crawl_pipeline.parsing.content import markdown
@@ -42,6 +44,7 @@ class Reading:
     """What a page says. `verdict` is None where the page meets its contract."""
 
     verdict: Verdict | None
+    is_noindex: bool = False
     content_hash: bytes = b""
     records: tuple[Record, ...] = ()
     links: tuple[PageUrl, ...] = ()  # admitted, each once, without the page itself
@@ -63,6 +66,7 @@ class PageReader:
         self._extractor = Extractor(contract)
         self._admission = Admission(contract)
         self._hand = hand
+        self._token = product_token(contract.politeness.user_agent)
         self._timeout = contract.fetch.page_timeout.total_seconds()
         self._is_armed = False
         self._is_timed = threading.current_thread() is threading.main_thread()
@@ -80,12 +84,25 @@ class PageReader:
         return traps
 
     def read(
-        self, body: bytes, content_type: str | None, url: str, page: PageUrl, token: LeaseToken, depth: int
+        self,
+        body: bytes,
+        content_type: str | None,
+        url: str,
+        page: PageUrl,
+        token: LeaseToken,
+        depth: int,
+        robots_tags: Sequence[str] = (),
     ) -> Reading:
         """Read a page: never raises for what is in it, never takes longer than `page_timeout`."""
         try:
             with self.limited(token, page.key):
-                return self._read(body, content_type, url, page, depth)
+                document = parse(body, content_type=content_type, url=url)
+                asked = document.directives(self._token) | header_directives(robots_tags, self._token)
+                if NOINDEX in asked and self._contract.accept.noindex == "reject":
+                    detail = "accept.noindex: the page, or its X-Robots-Tag, asks not to be indexed"
+                    verdict = Verdict(state=UrlState.REJECTED, reason=Reason.NOINDEX, detail=detail)
+                    return Reading(verdict=verdict, links=self._links(document, page, depth, asked))
+                return replace(self._read(document, page, depth, asked), is_noindex=NOINDEX in asked)
         except PageTimeout:
             limit = f"{self._timeout:g} s"
             return Reading(
@@ -116,30 +133,31 @@ class PageReader:
         except PageTimeout:
             return None
 
-    def _read(self, body: bytes, content_type: str | None, url: str, page: PageUrl, depth: int) -> Reading:
-        document = parse(body, content_type=content_type, url=url)
+    def _read(self, document: Document, page: PageUrl, depth: int, asked: frozenset[str]) -> Reading:
         extraction = self._extractor.extract(document, page)
         shortfall = judge(extraction, document, self._contract)
         if shortfall is not None:
             state = UrlState.QUARANTINED if shortfall.reason is Reason.KEY_CONFLICT else UrlState.REJECTED
             verdict = Verdict(state=state, reason=shortfall.reason, detail=shortfall.detail)
             return Reading(verdict=verdict, content_hash=extraction.content_hash, text=extraction.text)
-        hrefs, _ = links(
-            document,
-            follow_nofollow=self._contract.scope.follow_nofollow,
-            limit=self._contract.limits.max_links_per_page,
-        )
-        found, _ = self._admission.admit_all(hrefs, document.base_url, depth + 1)
         return Reading(
             verdict=None,
             content_hash=extraction.content_hash,
             records=extraction.records,
-            links=tuple([link for link in found if link.canonical != page.canonical]),
+            links=self._links(document, page, depth, asked),
             title=document.title,
             encoding=document.encoding,
             document=document,
             text=extraction.text,
         )
+
+    def _links(self, document: Document, page: PageUrl, depth: int, asked: frozenset[str]) -> tuple[PageUrl, ...]:
+        follow_nofollow = self._contract.scope.follow_nofollow
+        if NOFOLLOW in asked and not follow_nofollow:
+            return ()
+        hrefs, _ = links(document, follow_nofollow=follow_nofollow, limit=self._contract.limits.max_links_per_page)
+        found, _ = self._admission.admit_all(hrefs, document.base_url, depth + 1)
+        return tuple([link for link in found if link.canonical != page.canonical])
 
     @contextmanager
     def limited(self, token: LeaseToken, key: UrlKey) -> Iterator[None]:
@@ -191,6 +209,7 @@ def with_content(
         has_validators=True,
         etag=exchange.header("etag"),
         last_modified=exchange.header("last-modified"),
+        is_noindex=reading.is_noindex,
         links=links,
     )
     if known is not None:

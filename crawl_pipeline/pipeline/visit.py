@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
-from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, PageUrl
+from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, LeaseToken, PageUrl
 from crawl_pipeline.domain.scope import Scope
-from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
+from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal, origin_of
 from crawl_pipeline.parsing.sitemaps import MOST_BYTES as MOST_SITEMAP_BYTES
 from crawl_pipeline.pipeline.contract_files import secret_headers
 from crawl_pipeline.pipeline.decide import Verdict, log_of
@@ -65,7 +65,7 @@ class Visit:
 class RobotsFetch:
     """A request for robots.txt in a slot of the host. `url` is the hop that is requested next or was requested last."""
 
-    __slots__ = ("hops", "origin", "slot", "then", "url")
+    __slots__ = ("elsewhere", "give_up_at", "hops", "origin", "redirect", "slot", "then", "url")
 
     def __init__(self, slot: Slot, origin: str) -> None:
         self.slot = slot
@@ -73,6 +73,19 @@ class RobotsFetch:
         self.origin = origin
         self.url = origin + "/robots.txt"
         self.hops = 0
+        self.elsewhere: LeaseToken | None = None  # the slot of another host that a hop there is made in
+        self.redirect: Exchange | None = None  # what sent it there, and when (monotonic) it waits for a slot no longer
+        self.give_up_at = 0.0
+
+    @property
+    def authority(self) -> str:
+        """Whom the next hop asks."""
+        return origin_of(self.url).partition("://")[2]
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the next hop asks another host than the slot's."""
+        return self.authority != self.slot.held.lease.authority
 
 
 class Requests:
@@ -115,12 +128,20 @@ class Requests:
         return replace(self._request(url, dict(self._user_agent), None), max_bytes=MOST_ROBOTS_BYTES)
 
     def robots_redirect(self, fetch: RobotsFetch, exchange: Exchange) -> str | None:
-        """The next hop of a request for robots.txt, of any authority (RFC 9309, section 2.3.1.2: at most five)."""
+        """The next hop of a request for robots.txt (RFC 9309, section 2.3.1.2: at most five).
+
+        None: what was answered stands; a redirect that leads nowhere counts as no robots.txt.
+
+        Another authority is asked for its own robots.txt only: nothing else outside the scope is ever requested.
+        """
         location = exchange.header("location")
         if exchange.failure is not None or exchange.status not in _REDIRECTS or not location:
             return None
         target = self._canonicalizer.redirect_url(location, fetch.url)
-        return None if isinstance(target, UrlRefusal) or fetch.hops >= MAX_ROBOTS_REDIRECTS else target.url
+        if isinstance(target, UrlRefusal) or fetch.hops >= MAX_ROBOTS_REDIRECTS:
+            return None
+        is_away = target.authority != fetch.slot.held.lease.authority
+        return None if is_away and target.url != origin_of(target.url) + "/robots.txt" else target.url
 
     def redirect(self, visit: Visit, exchange: Exchange) -> PageUrl | Verdict | None:
         """Where a redirect leads: the next hop, a verdict where it is not followed, None for an answer that is none.

@@ -15,15 +15,15 @@ _TYPES = {
     "make_changed_due": "uuid interval uuid[] timestamptz[]",
     "finished": "uuid",
     "throttle_host": "int interval interval",
-    "block_host": "int timestamptz text",
     "observe_hosts": "int[] int[] float8[] int[]",
     "to_drain": "uuid[] interval",
     "charge": "uuid uuid boolean",
     "discover": "int uuid[] text[] text[] smallint[] uuid[] boolean",
+    "claim_slot": "uuid text text text interval",
     "complete": (
         "int uuid text "
         "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] "
-        "text[] text[] boolean[] uuid[] "
+        "text[] text[] boolean[] boolean[] uuid[] "
         "int[] bytea[] int[] bytea[] bytea[] text[] text[] text[] text[] text[] text[] text[] "
         "int[] text[] bytea[] "
         "int[] uuid[] text[] text[] smallint[] boolean[] "

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 LAST_FETCHES = 10
 LAST_VERSIONS = 10
+LAST_ROBOTS_CHANGES = 5
 FIRST_RECORDS = 100
 
 
@@ -27,6 +28,7 @@ class UrlFacts:
     reason: str | None
     depth: int
     is_sitemap: bool
+    is_noindex: bool
     tries: int
     expiries: int
     due_at: datetime | None
@@ -78,6 +80,18 @@ class LeaseFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RobotsChange:
+    """What robots.txt said from `fetched_at` on, until the next change; kept to no longer than `valid_until`."""
+
+    fetched_at: datetime
+    valid_until: datetime
+    state: str
+    status: int | None
+    body_bytes: int | None
+    body_hash: str | None  # SHA-256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RobotsFacts:
     """The stored robots.txt of the URL's origin."""
 
@@ -89,6 +103,7 @@ class RobotsFacts:
     fetched_at: datetime | None
     expires_at: datetime
     failures: int
+    changes: tuple[RobotsChange, ...]  # the newest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +204,9 @@ def stored_facts(connection: sa.Connection, source_id: int, key: UUID, authority
 
 _HEAD = "SELECT transaction_timestamp() AS now, (SELECT paused_at FROM sources WHERE source_id = :s) AS paused_at"
 _URL = """
-SELECT u.url, u.state, u.outcome, u.reason, u.depth, u.is_sitemap, u.tries, u.expiries, u.due_at, u.last_fetched_at,
-       u.accepted_at, u.etag, u.last_modified, f.url AS found_on, u.discovered_from IS NULL AS is_seed
+SELECT u.url, u.state, u.outcome, u.reason, u.depth, u.is_sitemap, u.is_noindex, u.tries, u.expiries,
+       u.due_at, u.last_fetched_at, u.accepted_at, u.etag, u.last_modified, f.url AS found_on,
+       u.discovered_from IS NULL AS is_seed
   FROM urls u LEFT JOIN urls f ON f.source_id = u.source_id AND f.url_key = u.discovered_from
  WHERE u.source_id = :s AND u.url_key = :k
 """
@@ -213,9 +229,16 @@ SELECT l.worker_id, w.machine, w.pid, l.crawl_id, l.claimed_at, l.expires_at, ca
   FROM urls u JOIN leases l USING (lease_token) LEFT JOIN workers w USING (worker_id)
  WHERE u.source_id = :s AND u.url_key = :k
 """
-_ROBOTS = (
-    "SELECT origin, state, status, detail, body, fetched_at, expires_at, failures FROM robots WHERE origin = :origin"
-)
+_ROBOTS = """
+SELECT origin, state, status, detail, fetched_at, expires_at, failures,
+       (SELECT y.body FROM robots_history y WHERE y.origin = r.origin ORDER BY y.fetched_at DESC LIMIT 1)
+  FROM robots r WHERE origin = :origin
+"""
+_ROBOTS_CHANGES = f"""
+SELECT fetched_at, valid_until, state, status, octet_length(body) AS body_bytes,
+       encode(sha256(body), 'hex') AS body_hash
+  FROM robots_history WHERE origin = :origin ORDER BY fetched_at DESC LIMIT {LAST_ROBOTS_CHANGES}
+"""
 _OPEN_CRAWL = """
 SELECT crawl_id, kind, opened_at, clock_timestamp() - heartbeat_at AS heartbeat_age FROM crawls
  WHERE source_id = :s AND state = 'open'
@@ -248,7 +271,8 @@ def _robots(connection: sa.Connection, this: dict[str, Any]) -> RobotsFacts | No
     row = _one(connection, _ROBOTS, this)
     if row is None:
         return None
-    return RobotsFacts(**{**row, "body": None if row["body"] is None else bytes(row["body"])})
+    changes = tuple(RobotsChange(**change) for change in _all(connection, _ROBOTS_CHANGES, this))
+    return RobotsFacts(**{**row, "body": None if row["body"] is None else bytes(row["body"]), "changes": changes})
 
 
 def _row(kind: type[Any], connection: sa.Connection, statement: str, this: dict[str, Any]) -> Any:

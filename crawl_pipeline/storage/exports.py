@@ -75,6 +75,7 @@ PAGE_COLUMNS = (
     Column(name="accepted_at", kind=Kind.TIME),
     Column(name="content_type", kind=Kind.TEXT),
     Column(name="status", kind=Kind.INTEGER),
+    Column(name="noindex", kind=Kind.BOOLEAN),
 )
 
 
@@ -225,8 +226,8 @@ def pages(connection: sa.Connection, source_id: int, limit: int | None = None) -
     # OFFSET 0 keeps the sort narrow: the texts are joined to rows that are in order already.
     query = f"""
         SELECT u.url, u.state, v.title, v.markdown, v.version_no, v.seen_at, u.last_fetched_at, u.accepted_at,
-               v.content_type, f.status
-          FROM (SELECT source_id, url_key, url, state, version_id, last_fetched_at, accepted_at FROM urls
+               v.content_type, f.status, u.is_noindex
+          FROM (SELECT source_id, url_key, url, state, version_id, last_fetched_at, accepted_at, is_noindex FROM urls
                  WHERE source_id = %(source_id)s AND version_id IS NOT NULL AND NOT is_sitemap
                  ORDER BY url COLLATE "C", url_key LIMIT %(limit)s) u
           CROSS JOIN LATERAL (SELECT * FROM page_versions v WHERE v.version_id = u.version_id OFFSET 0) v
@@ -261,8 +262,8 @@ def crawled_pages(connection: sa.Connection, crawl: crawls.CrawlRow, limit: int 
     """
     query = f"""
         SELECT u.url, u.outcome, v.title, v.markdown, v.version_no, v.seen_at, u.started_at, u.started_at,
-               v.content_type, u.status
-          FROM (SELECT x.url, s.* FROM ({_SEEN_BY_CRAWL}) s JOIN urls x USING (source_id, url_key)
+               v.content_type, u.status, u.is_noindex
+          FROM (SELECT x.url, x.is_noindex, s.* FROM ({_SEEN_BY_CRAWL}) s JOIN urls x USING (source_id, url_key)
                  WHERE NOT x.is_sitemap ORDER BY x.url COLLATE "C", s.url_key LIMIT %(limit)s) u
           CROSS JOIN LATERAL (
             SELECT * FROM page_versions v WHERE v.source_id = u.source_id AND v.url_key = u.url_key

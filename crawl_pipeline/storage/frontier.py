@@ -91,6 +91,13 @@ class Frontier:
         )
         return _leases(rows, self._source_id)
 
+    def claim_slot(self, authority: str) -> tuple[LeaseToken, datetime] | None:
+        """A slot of a host for one request, and when it may start; to be released. None: not now."""
+        rows = self._rows(
+            call("claim_slot", 5), [self._crawl_id, self._run_id, self._worker_id, authority, self._lease_for]
+        )
+        return (rows[0].o_token, rows[0].o_start) if rows else None
+
     def renew(self, tokens: Sequence[LeaseToken]) -> dict[LeaseToken, datetime]:
         """Extend leases that still live. A token that is not in the answer is lost: stop its requests at once."""
         rows = self._rows(call("renew", 2), [list(tokens), self._lease_for])
@@ -148,10 +155,6 @@ class Frontier:
         """429 or 503: no worker starts a request at the host before the returned time."""
         return self._rows(call("throttle_host", 3), [host_id, asked, cap])[0][0]  # type: ignore[no-any-return]
 
-    def block_host(self, host_id: int, until: datetime, reason: str) -> None:
-        """No worker starts a request at the host before `until`; a longer rest is never shortened."""
-        self._rows(call("block_host", 3), [host_id, until, reason])
-
     def observe_hosts(self, seen: Sequence[HostObservation]) -> None:
         """Fold how hosts answered into what is known of them; what is in trouble is asked less often from then on."""
         rows = ((one.host_id, one.answers, one.log_seconds, one.failures) for one in seen)
@@ -182,12 +185,12 @@ class Frontier:
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
         return [
             *columns(
-                14,
+                15,
                 (
                     (
                         *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
-                        *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.host_failed),
-                        p.redirected_to,
+                        *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.is_noindex),
+                        *(p.host_failed, p.redirected_to),
                     )
                     for p in pages
                 ),

@@ -159,6 +159,15 @@ def reopen_cancelled(database: Database, source_id: int, reasons: Sequence[str])
     )
 
 
+def reopen_denied(database: Database, origin: str, source_id: int | None = None, *, only_one: bool = False) -> int:
+    """Queue again what an origin's robots.txt denied, of one source or of all; they are looked at by its new rules."""
+    statement = "SELECT reopen_denied(:origin, CAST(:s AS int), :n)"
+    if not only_one:
+        return _until_none(database, statement, origin=origin, s=source_id)
+    parameters = {"origin": origin, "s": source_id, "n": 1}
+    return database.retry(lambda connection: int(connection.execute(sa.text(statement), parameters).scalar_one()))
+
+
 def release_quarantined(database: Database, source_id: int, reason: str | None, url: str | None) -> int:
     """A person releases quarantined URLs (`url`: a LIKE pattern): queued, due now, with a clean slate."""
     return _until_none(

@@ -142,37 +142,6 @@ def test_page_that_fails_again_and_again_is_quarantined_after_its_tries(database
     assert report.stop_reason == "finished"
 
 
-def test_robots_rules_are_obeyed_and_fetched_once_for_all_workers(database: Database) -> None:
-    robots = Answer(body="User-agent: *\nDisallow: /private/\n", kind="text/plain")
-    links = ["/private/a", "/private/b", *MANY[:60]]
-    with Site(lambda asked: page("start", *links) if asked.path == "/" else page(asked.path), robots=robots) as site:
-        report = crawl(database, contract(site), workers=2)
-    assert not [path for path in site.paths() if path.startswith("/private/")]
-    assert [asked.path for asked in site.asked].count("/robots.txt") == 1
-    assert states(database)["/private/a"] == "cancelled robots"
-    assert (report.urls["accepted"], report.requests, report.other_requests) == (61, 61, 1)
-
-
-def test_unavailable_robots_rest_the_host_and_no_page_is_asked_for(database: Database) -> None:
-    with Site(many_pages, robots=Answer(status=503)) as site:
-        report = crawl(database, contract(site, limits={"max_idle": "2s"}))
-    assert report.stop_reason == "deferred"
-    assert site.pages_asked == []
-    assert states(database) == {"/": "queued"}
-    assert rows(database, "SELECT tries FROM urls")[0].tries == 0
-
-
-def test_crawl_delay_of_robots_spaces_the_starts_over_two_workers(database: Database) -> None:
-    """Guard: the slots' phases in `claim` (grid_anchor + k * min_delay)."""
-    robots = Answer(body="User-agent: *\nCrawl-delay: 0.3\n", kind="text/plain")
-    links = MANY[:12]
-    with Site(lambda asked: page("start", *links) if asked.path == "/" else page(asked.path), robots=robots) as site:
-        report = crawl(database, contract(site, politeness={"slots": 4}), workers=2)
-    assert report.urls["accepted"] == 13
-    after_first = site.asked[4:]  # in force once no lease of the host lives
-    assert min(gaps(after_first)) > 0.25, gaps(site.asked)
-
-
 def test_budget_of_a_host_is_the_strictest_of_two_sources_and_both_finish(database: Database) -> None:
     """Guards: `host_budget`, the host's row lock, and turns where slots are fewer than sources."""
 

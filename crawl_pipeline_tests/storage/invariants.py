@@ -20,7 +20,7 @@ INVARIANTS = {
         SELECT l.lease_token, l.remaining, count(u.url_key) AS leased FROM leases l
           LEFT JOIN urls u
             ON u.source_id = l.source_id AND u.lease_token = l.lease_token AND u.url_key = ANY (l.url_keys)
-         GROUP BY 1, 2 HAVING count(u.url_key) <> l.remaining OR l.remaining = 0""",
+         GROUP BY 1, 2 HAVING count(u.url_key) <> l.remaining OR (l.remaining = 0) <> (l.url_keys = '{}')""",
     "leased_urls_have_a_lease": """
         SELECT u.source_id, u.url FROM urls u LEFT JOIN leases l USING (lease_token)
          WHERE u.lease_token IS NOT NULL AND l.lease_token IS NULL""",

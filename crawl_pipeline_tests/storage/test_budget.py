@@ -111,7 +111,7 @@ def test_budget_is_the_strictest_of_all_sources_and_their_robots(world: World) -
     assert host(world) == (8, seconds(0))
     finish_all(frontier, [lease])
     world.seed(patient, f"{A}p")
-    robots.set_crawl_delay(world.database, patient, host_id, seconds(0.5))
+    robots.ask_crawl_delay(world.database, patient, host_id, seconds(0.5))
     world.seed(quick, f"{A}2")
     world.wake_hosts()
     assert claim(frontier)[0].period == seconds(0.5)

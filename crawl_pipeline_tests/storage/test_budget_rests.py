@@ -33,7 +33,7 @@ def test_rest_ends_no_earlier_than_it_was_said(world: World) -> None:
     world.seed(source, f"{A}1", f"{A}2")
     host_id = world.scalar("SELECT host_id FROM hosts")
     until = world.scalar("SELECT clock_timestamp() + interval '700 ms'")
-    frontier.block_host(host_id, until, "throttled")
+    world.block_host(host_id, until, "throttled")
     leases = claim(frontier)
     assert leases == [] or min(leases[0].first_starts) >= until
 
@@ -42,7 +42,7 @@ def test_rest_without_a_delay_ends_no_earlier_than_it_was_said(world: World) -> 
     source, _, frontier = world.opened(slots=2)
     world.seed(source, f"{A}1", f"{A}2")
     until = world.scalar("SELECT clock_timestamp() + interval '700 ms'")
-    frontier.block_host(world.scalar("SELECT host_id FROM hosts"), until, "throttled")
+    world.block_host(world.scalar("SELECT host_id FROM hosts"), until, "throttled")
     leases = claim(frontier)
     assert leases == [] or min(leases[0].first_starts) >= until
 
@@ -52,8 +52,8 @@ def test_blocked_host_is_claimed_by_nobody_and_a_longer_rest_is_not_shortened(wo
     world.seed(source, A)
     host_id = world.scalar("SELECT host_id FROM hosts")
     until = world.scalar("SELECT clock_timestamp() + interval '1 h'")
-    frontier.block_host(host_id, until, "throttled")
-    frontier.block_host(host_id, until - timedelta(minutes=30), "host_down")
+    world.block_host(host_id, until, "throttled")
+    world.block_host(host_id, until - timedelta(minutes=30), "host_down")
     assert claim(world.frontier(source, crawl_id, "w2")) == []
     assert frontier.standing().next_at == until
     assert world.rows("SELECT blocked_until, blocked_reason FROM hosts") == [(until, "throttled")]

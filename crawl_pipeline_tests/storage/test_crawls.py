@@ -150,13 +150,63 @@ def test_robots_is_fetched_by_one_worker_at_a_time_and_kept_while_fresh(world: W
     robots.store(database, origin, state="rules", status=200, body=b"one", detail=None, fresh_for=timedelta(hours=1))
     row = robots.ask(database, origin)
     assert (row.state, row.body, row.is_fresh, row.may_fetch) == ("rules", b"one", True, False)
-    opened = world.scalar("SELECT clock_timestamp()")
     robots.store(database, origin, state="unavailable", status=500, body=None, detail="x", fresh_for=timedelta(0))
     row = robots.ask(database, origin)
     assert (row.state, row.body, row.failures, row.may_fetch) == ("unavailable", b"one", 1, True)
-    assert not one(world, lambda c: robots.any_changed_since(c, opened))
-    robots.store(database, origin, state="rules", status=200, body=b"two", detail=None, fresh_for=timedelta(hours=1))
-    assert one(world, lambda c: robots.any_changed_since(c, opened))
+
+
+def test_robots_history_has_a_row_per_change_and_says_until_when_it_held(world: World) -> None:
+    """Guard: the comparison in `_GOES_ON`."""
+    database, origin = world.database, "http://a"
+    robots.ask(database, origin)
+
+    def store(state: str, body: bytes | None, hours: int) -> bool:
+        kept = {"status": 200 if body else 404, "detail": None, "fresh_for": timedelta(hours=hours)}
+        return robots.store(database, origin, state=state, body=body, **kept)  # type: ignore[arg-type]
+
+    changes = [
+        store("rules", b"one", 1),
+        store("rules", b"one", 2),
+        store("unavailable", None, 0),
+        store("rules", b"one", 3),
+        store("allow_all", None, 1),
+        store("allow_all", None, 4),
+        store("rules", b"", 1),
+        store("rules", b"one", 5),
+    ]
+    assert changes == [True, False, False, False, True, False, True, True]
+    history = world.rows("SELECT state, body, status FROM robots_history ORDER BY fetched_at")
+    assert [(row.state, row.body and bytes(row.body), row.status) for row in history] == [
+        ("rules", b"one", 200),
+        ("allow_all", None, 404),
+        ("rules", b"", 404),
+        ("rules", b"one", 200),
+    ]
+    held = world.rows(
+        "SELECT extract(epoch FROM valid_until - now()) / 3600 AS h FROM robots_history ORDER BY fetched_at"
+    )
+    assert [round(row.h) for row in held] == [3, 4, 1, 5]
+
+
+def test_changed_and_expired_robots_are_to_be_looked_at_where_they_denied_something(world: World) -> None:
+    source, _, _ = world.opened()
+    hosts = ["changed", "expired", "fresh", "allowed", "other"]
+    world.seed(source, *(f"http://{host}/{n}" for host in hosts for n in range(2)), "https://changed/1")
+    since = world.scalar("SELECT clock_timestamp()")
+    for host in hosts:
+        robots.ask(world.database, f"http://{host}")
+        robots.store(
+            world.database, f"http://{host}", state="rules", status=200, body=b"x", detail=None, fresh_for=timedelta(1)
+        )
+    world.execute("UPDATE robots_history SET fetched_at = fetched_at - interval '1 h' WHERE origin <> 'http://changed'")
+    world.execute("UPDATE robots SET expires_at = 'epoch' WHERE origin IN ('http://expired', 'http://other')")
+    world.execute("UPDATE urls SET state = 'cancelled', reason = 'robots', due_at = NULL WHERE url !~ 'allowed|other'")
+    found = one(world, lambda c: robots.origins_to_look_at(c, source, since))
+    assert sorted(found) == [("http://changed", True), ("http://expired", False)]
+    assert sources.reopen_denied(world.database, "http://changed", source) == 2  # not those of https://changed
+    assert sources.reopen_denied(world.database, "http://expired", source, only_one=True) == 1
+    assert world.scalar("SELECT count(*) FROM urls WHERE state = 'cancelled'") == 4
+    assert broken_invariants(world.database) == {}
 
 
 # 20,000 URLs in bounded batches, killed midway and repeated

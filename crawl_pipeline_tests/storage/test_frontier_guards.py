@@ -332,7 +332,7 @@ def test_rest_is_looked_at_when_the_first_starts_are_laid(world: World, is_kept:
     source, _, frontier = world.opened()
     world.seed(source, A)
     until = world.scalar("SELECT clock_timestamp() + interval '900 ms'")
-    frontier.block_host(world.scalar("SELECT host_id FROM hosts"), until, "throttled")
+    world.block_host(world.scalar("SELECT host_id FROM hosts"), until, "throttled")
     starts = [start for lease in claim(frontier) for start in lease.first_starts]
     if not starts:  # a slow machine: the rest was over
         pytest.fail("claim came too late to look ahead")

@@ -174,6 +174,7 @@ def test_no_function_walks_through_the_urls(large: World) -> None:
         "throttle_host": ("SELECT throttle_host(1, '1 s', '1 h')", []),
         "cancel_queued": ("SELECT cancel_queued(%s, 'deadline', 100)", [source]),
         "reopen_cancelled": ("SELECT reopen_cancelled(%s, '{deadline}', 50)", [source]),
+        "reopen_denied": ("SELECT reopen_denied('http://h1.example', NULL, 50)", []),
         "make_due": ("SELECT make_due(%s, now(), NULL, 100)", [source]),
         "release_quarantined": ("SELECT release_quarantined(%s, NULL, NULL, 10)", [source]),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_a_source_that_was_never_crawled_can_be_asked(desk: Desk) -> None:
         (
             {"state": "unavailable", "status": 503, "body": None, "detail": "status 503"},
             None,
-            "unavailable (status 503, 1 time in a row): the host waits",
+            "unavailable (status 503, 1 time in a row): the source requests nothing there",
         ),
         ({}, True, "allowed: no rule takes it"),
     ],
@@ -132,6 +133,29 @@ def test_robots_states_are_told_apart(
     store_robots(filled, **answer)
     found = explained(desk, "/product/1")["robots"]
     assert (found["allowed"], found["sentence"]) == (allowed, sentence)
+
+
+def test_what_robots_said_before_is_shown_with_when_it_was_kept_to(desk: Desk, filled: FilledSource) -> None:
+    store_robots(filled, body=b"User-agent: *\nDisallow: /product/")
+    store_robots(filled, state="unavailable", status=503, body=None)
+    store_robots(filled, state="allow_all", status=404, body=None)
+    store_robots(filled)
+    found = explained(desk, "/product/private/1")["robots"]
+    said = [(change["state"], change["status"], change["body_bytes"]) for change in found["changes"]]
+    assert said == [("rules", 200, len(ROBOTS)), ("allow_all", 404, None), ("rules", 200, 33)]
+    assert all(change["fetched_at"] < change["valid_until"] for change in found["changes"])
+    assert found["changes"][0]["body_hash"] == hashlib.sha256(ROBOTS).hexdigest()
+    shown = desk.run("explain", SITE + "/product/private/1", "--source", "shop")
+    assert "robots.txt, its last changes, the newest first" in shown
+    assert "Disallow: /product/private/" in shown
+
+
+def test_crawl_delay_beyond_the_contract_is_shown_with_what_is_kept_to(desk: Desk, filled: FilledSource) -> None:
+    store_robots(filled, body=b"User-agent: *\nCrawl-delay: 600")
+    found = explained(desk, "/product/1")["robots"]
+    assert (found["crawl_delay"], found["crawl_delay_kept"]) == (600, 60)
+    shown = desk.run("explain", SITE + "/product/1", "--source", "shop")
+    assert "asks for 10 min between requests; politeness.max_crawl_delay cuts that to 60 s" in shown
 
 
 def test_robots_that_the_contract_ignores_are_said_to_be(desk: Desk, filled: FilledSource) -> None:

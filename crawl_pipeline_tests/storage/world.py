@@ -162,6 +162,10 @@ class World:
         self.execute("UPDATE hosts SET next_request_at = 'epoch', blocked_until = 'epoch', yield_until = 'epoch'")
         self.execute("UPDATE queues SET not_before = 'epoch'")
 
+    def block_host(self, host_id: int, until: datetime, reason: str) -> None:
+        """Put a host to rest for every source."""
+        self.scalar("SELECT block_host(:h, :until, :reason)", h=host_id, until=until, reason=reason)
+
     def merge(self, source_id: int, crawl_id: CrawlId, pages: dict[str, Sequence[Record]], version_id: int = 1) -> Any:
         """Call merge_records for pages (by URL) and what they yield now."""
         arguments = self.merge_arguments(source_id, crawl_id, pages, version_id)

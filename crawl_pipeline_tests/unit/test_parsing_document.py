@@ -153,12 +153,20 @@ def test_links_resolve_against_the_first_base_that_is_a_web_address(head: str, b
 )
 def test_the_robots_meta_is_read_in_any_spelling(content: str, is_noindex: bool, is_nofollow: bool) -> None:
     page = document(f'<meta NAME=" Robots " content="{content}">')
-    assert ("noindex" in page.meta_robots, page.is_nofollow) == (is_noindex, is_nofollow)
+    asked = page.directives(None)
+    assert ("noindex" in asked, "nofollow" in asked) == (is_noindex, is_nofollow)
 
 
 def test_several_robots_metas_add_up() -> None:
     page = document("<meta name=robots content=noindex><meta name=robots content=nofollow><meta name=other content=x>")
-    assert page.meta_robots == {"noindex", "nofollow"}
+    assert page.directives(None) == {"noindex", "nofollow"}
+
+
+def test_a_meta_that_names_a_crawler_speaks_to_that_one_too() -> None:
+    page = document("<meta name=robots content=noindex><meta name=Shop-Bot content=nofollow><meta name=b content=none>")
+    assert page.directives("shop-bot") == {"noindex", "nofollow"}
+    assert page.directives("other-bot") == {"noindex"}
+    assert page.directives(None) == {"noindex"}
 
 
 @pytest.mark.parametrize(

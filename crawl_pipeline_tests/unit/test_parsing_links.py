@@ -68,12 +68,6 @@ def test_a_relation_that_only_looks_like_nofollow_is_followed() -> None:
     assert found("<a rel=nofollowing href=/a>1</a><a rel=nofollow href=/b>2</a>") == ("/a",)
 
 
-def test_a_nofollow_page_gives_no_links_unless_they_are_to_be_followed() -> None:
-    html = "<meta name=robots content=nofollow><a href=/a>1</a>"
-    assert found(html) == ()
-    assert found(html, follow_nofollow=True) == ("/a",)
-
-
 def test_an_area_marked_nofollow_is_left_out() -> None:
     assert found("<area rel=nofollow href=/a><area href=/b>") == ("/b",)
 

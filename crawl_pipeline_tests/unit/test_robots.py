@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawl_pipeline.domain.robots import (
+    FRESH_FOR,
+    FRESH_FOR_AT_LEAST,
     LONGEST_CRAWL_DELAY,
     LONGEST_ROBOTS,
     RobotsRules,
     RobotsVerdict,
+    fresh_for,
     product_token,
     robots_verdict_for_status,
 )
@@ -214,6 +217,41 @@ def test_file_of_names_and_rules_only_costs_no_square() -> None:
     robots = rules(text)
     assert not robots.allows(AGENT, "https://h/a")
     assert robots.allows(AGENT, "https://h/b")
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "expected"),
+    [
+        (None, FRESH_FOR),
+        ("", FRESH_FOR),
+        ("public", FRESH_FOR),
+        ("max-age=3600", timedelta(hours=1)),
+        ('public, Max-Age="3600"', timedelta(hours=1)),
+        ("max-age=7200, max-age=3600", timedelta(hours=1)),
+        ("max-age=86401", FRESH_FOR),
+        ("max-age=" + "9" * 5000, FRESH_FOR),
+        ("max-age=0", FRESH_FOR_AT_LEAST),
+        ("max-age=-1", FRESH_FOR_AT_LEAST),
+        ("max-age=soon", FRESH_FOR_AT_LEAST),
+        ("max-age=", FRESH_FOR_AT_LEAST),
+        ("max-age=\u0665", FRESH_FOR_AT_LEAST),
+        ("no-store", FRESH_FOR_AT_LEAST),
+        ("private, no-cache, max-age=3600", FRESH_FOR_AT_LEAST),
+        ("s-maxage=60", FRESH_FOR),
+        ("s-maxage=junk, x-max-age=5", FRESH_FOR),
+        ("max-age=3600, s-maxage=1", timedelta(hours=1)),
+    ],
+)
+def test_copy_is_fresh_for_what_cache_control_says_within_bounds(
+    cache_control: str | None, expected: timedelta
+) -> None:
+    assert fresh_for(cache_control) == expected
+
+
+@given(st.text(alphabet='max-age=sno-tore,;" \t0123456789\u0665\xff'))
+def test_no_cache_control_makes_it_raise(cache_control: str) -> None:
+    assert FRESH_FOR_AT_LEAST <= fresh_for(cache_control) <= FRESH_FOR
+    assert FRESH_FOR_AT_LEAST <= fresh_for("max-age=" + cache_control) <= FRESH_FOR
 
 
 ROBOTS = st.lists(

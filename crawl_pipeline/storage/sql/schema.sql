@@ -97,17 +97,26 @@ CREATE TABLE host_policies (  -- what a source's robots.txt group asks of a host
   PRIMARY KEY (host_id, source_id)
 );
 
-CREATE TABLE robots (  -- per origin (scheme and authority)
+CREATE TABLE robots (  -- per origin (scheme and authority): its last answer; what it said is the newest row of robots_history
   origin         text PRIMARY KEY,
   state          text NOT NULL CHECK (state IN ('rules', 'allow_all', 'unavailable', 'unknown')),
   status         smallint,
   detail         text,
-  body           bytea,
   fetched_at     timestamptz,
-  changed_at     timestamptz,               -- when its rules last became others
   expires_at     timestamptz NOT NULL DEFAULT 'epoch',
   failures       int NOT NULL DEFAULT 0,
   fetching_until timestamptz NOT NULL DEFAULT 'epoch'  -- one worker at a time asks for it
+);
+
+CREATE TABLE robots_history (  -- what an origin's robots.txt said, and when that was kept to: a row per change, never deleted
+  origin      text NOT NULL,
+  fetched_at  timestamptz NOT NULL,          -- in force from here to the next row's
+  state       text NOT NULL CHECK (state IN ('rules', 'allow_all')),
+  status      smallint,
+  body        bytea,                         -- the first 500 KiB; null: there was none
+  valid_until timestamptz NOT NULL,          -- when the last answer that said so expired
+  CONSTRAINT rules_have_a_body CHECK ((state = 'rules') = (body IS NOT NULL)),
+  PRIMARY KEY (origin, fetched_at)
 );
 
 CREATE TABLE soft_404s (  -- what an origin (scheme and authority) answers to a made-up path, per source
@@ -130,8 +139,9 @@ CREATE TABLE queues (
   host_id     int NOT NULL,
   lane        smallint NOT NULL CHECK (lane IN (0, 1)),
   next_due_at timestamptz NOT NULL DEFAULT 'infinity',
-  not_before  timestamptz NOT NULL DEFAULT 'epoch',
-  ready_at    timestamptz GENERATED ALWAYS AS (greatest(next_due_at, not_before)) STORED,
+  not_before  timestamptz NOT NULL DEFAULT 'epoch',  -- the host's: written anew whenever one of its leases ends
+  rests_until timestamptz NOT NULL DEFAULT 'epoch',  -- this source's alone: its robots.txt cannot be had
+  ready_at    timestamptz GENERATED ALWAYS AS (greatest(next_due_at, not_before, rests_until)) STORED,
   PRIMARY KEY (source_id, host_id, lane)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX queues_ready ON queues (source_id, lane, ready_at) INCLUDE (next_due_at);
@@ -166,6 +176,7 @@ CREATE TABLE urls (
   depth           smallint NOT NULL DEFAULT 0,
   tries           smallint NOT NULL DEFAULT 0,     -- transient failures since the last complete answer
   expiries        smallint NOT NULL DEFAULT 0,     -- workers that died with it
+  is_noindex      boolean NOT NULL DEFAULT false,  -- its last 200 asks not to be indexed
   is_sitemap      boolean NOT NULL DEFAULT false,  -- yields URLs only; counted nowhere as a page
   state           text NOT NULL DEFAULT 'queued' CHECK (state IN
     ('queued', 'active', 'accepted', 'unchanged', 'rejected', 'quarantined', 'cancelled')),
@@ -184,7 +195,7 @@ CREATE TABLE urls (
 CREATE INDEX urls_due ON urls (source_id, host_id, (state <> 'queued'), due_at)
   WHERE lease_token IS NULL AND due_at IS NOT NULL;
 CREATE INDEX urls_of_sitemaps ON urls (source_id) WHERE is_sitemap;
-CREATE INDEX urls_set_aside ON urls (source_id, state, reason) WHERE state IN ('quarantined', 'cancelled');
+CREATE INDEX urls_set_aside ON urls (source_id, state, reason, host_id) WHERE state IN ('quarantined', 'cancelled');
 
 CREATE TABLE fetches (  -- append-only log: every HTTP exchange for a page
   source_id    int NOT NULL,

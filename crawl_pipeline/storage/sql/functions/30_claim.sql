@@ -18,7 +18,7 @@ BEGIN
   w AS (
     SELECT q.source_id FROM queues q JOIN crawls o ON o.source_id = q.source_id AND o.state = 'open'
       JOIN sources s ON s.source_id = q.source_id AND s.paused_at IS NULL
-     WHERE q.host_id = h.host_id AND q.source_id <> p_source AND q.next_due_at <= p_now
+     WHERE q.host_id = h.host_id AND q.source_id <> p_source AND q.next_due_at <= p_now AND q.rests_until <= p_now
        AND (q.lane = 0 OR q.next_due_at <= o.opened_at) AND o.heartbeat_at > p_now - interval '30 seconds'
      GROUP BY 1),
   m AS (SELECT count(*)::int AS others, coalesce((SELECT n FROM held WHERE source_id = p_source), 0) AS mine FROM w)
@@ -178,6 +178,33 @@ BEGIN
     v_due := queue_next_due(cr.source_id, c.host_id, c.lane);
     UPDATE queues q SET next_due_at = v_due, not_before = v_first WHERE q.source_id = cr.source_id AND q.host_id = c.host_id AND q.lane = c.lane;
   END LOOP;
+END $$;
+
+-- A slot of a host for one request that is no page's: a robots.txt that redirects to that host. It is a lease without URLs, so that the
+-- host's budget holds; to be released after the request. o_start: when it may start. No row: not now (no slot, a rest, another's claim).
+CREATE OR REPLACE FUNCTION claim_slot(p_crawl uuid, p_run text, p_worker text, p_authority text, p_lease_for interval)
+RETURNS TABLE (o_token uuid, o_start timestamptz) LANGUAGE plpgsql AS $$
+DECLARE cr crawls%ROWTYPE; h hosts%ROWTYPE; t timestamptz; v_used smallint[]; v_free smallint; v_per interval;
+BEGIN
+  SELECT * INTO cr FROM crawls WHERE crawl_id = p_crawl AND state = 'open' AND run_id = p_run;
+  IF NOT FOUND THEN RETURN; END IF;
+  INSERT INTO hosts (authority) SELECT p_authority WHERE NOT EXISTS (SELECT 1 FROM hosts WHERE authority = p_authority) ON CONFLICT DO NOTHING;
+  SELECT * INTO h FROM hosts WHERE authority = p_authority FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN RETURN; END IF;
+  t := clock_timestamp();
+  SELECT coalesce(array_agg(s.n), '{}') INTO v_used FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = h.host_id;
+  SELECT min(k)::smallint INTO v_free FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used);
+  IF v_free IS NULL OR h.blocked_until > t OR (v_used <> '{}' AND h.failures >= 5) THEN RETURN; END IF;
+  IF v_used = '{}' THEN
+    h.grid_anchor := greatest(t, h.next_request_at);
+    UPDATE hosts SET grid_anchor = h.grid_anchor WHERE host_id = h.host_id;
+  END IF;
+  v_per := h.min_delay * h.slots; o_start := h.grid_anchor + h.min_delay * v_free;
+  IF v_per > '0' THEN o_start := o_start + v_per * ceil(greatest(0, extract(epoch FROM t - o_start) / extract(epoch FROM v_per)))::float8; END IF;
+  o_token := gen_random_uuid();
+  INSERT INTO leases (lease_token, source_id, host_id, crawl_id, run_id, worker_id, lane, slot_nos, url_keys, remaining, claimed_at, expires_at)
+    VALUES (o_token, cr.source_id, h.host_id, p_crawl, p_run, p_worker, 0, ARRAY[v_free], '{}', 0, t, greatest(t, o_start) + p_lease_for);
+  RETURN NEXT;
 END $$;
 
 -- ONE statement, one snapshot: 'claimable' | 'busy' (a live lease may still find links) | 'waiting' | 'finished'

@@ -32,6 +32,28 @@ BEGIN
   UPDATE queues SET not_before = greatest(not_before, p_until) WHERE host_id = p_host;
 END $$;
 
+-- A source claims nothing of this host before p_until, since its robots.txt cannot be had; the host's other sources go on.
+CREATE OR REPLACE FUNCTION rest_source(p_source int, p_host int, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM 1 FROM queues WHERE source_id = p_source AND host_id = p_host ORDER BY lane FOR NO KEY UPDATE;
+  UPDATE queues SET rests_until = p_until WHERE source_id = p_source AND host_id = p_host AND rests_until < p_until;
+END $$;
+
+-- What a source's robots.txt group asks of a host (null: nothing). Says whether leases live that were given under a smaller delay: then
+-- the host rests for the delay, and the worker is to give its leases back; the next lease is paced by it. Workers of other sources may
+-- never look at this robots.txt: the rest is long enough for their heartbeats to see it.
+CREATE OR REPLACE FUNCTION ask_crawl_delay(p_source int, p_host int, p_delay interval) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_delay IS NULL THEN DELETE FROM host_policies WHERE source_id = p_source AND host_id = p_host; RETURN false; END IF;
+  INSERT INTO host_policies AS p (source_id, host_id, crawl_delay) VALUES (p_source, p_host, p_delay)
+    ON CONFLICT (host_id, source_id) DO UPDATE SET crawl_delay = excluded.crawl_delay WHERE p.crawl_delay <> excluded.crawl_delay;
+  PERFORM 1 FROM hosts h WHERE h.host_id = p_host AND h.min_delay < p_delay AND EXISTS (SELECT 1 FROM leases l WHERE l.host_id = p_host);
+  IF NOT FOUND THEN RETURN false; END IF;
+  PERFORM block_host(p_host, clock_timestamp() + greatest(p_delay, CASE WHEN EXISTS (
+    SELECT 1 FROM leases l WHERE l.host_id = p_host AND l.source_id <> p_source) THEN interval '3 seconds' END), 'crawl_delay');
+  RETURN true;
+END $$;
+
 -- 429 and 503: the host rests for what it asked (p_asked, at least a second: a 429 costs no try, so nothing else bounds them), or for 60 s doubling
 -- while trouble goes on, with 10 % jitter, at most p_cap; half an hour without rest or trouble is forgiven. What made it say so was
 -- too fast: afterwards it is asked half as often, see `observed`. Returns until when.
@@ -115,6 +137,27 @@ BEGIN
   IF n > 0 THEN
     PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(v_host)]), v_host,
                    array_fill(0::smallint, ARRAY[cardinality(v_host)]), array_fill(t, ARRAY[cardinality(v_host)]));
+  END IF;
+  RETURN n;
+END $$;
+
+-- What an origin's robots.txt denied is queued again, to be looked at by its new rules before anything is requested (p_source null: of
+-- every source). At most p_limit per call; call until it returns 0.
+CREATE OR REPLACE FUNCTION reopen_denied(p_origin text, p_source int, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE n int; v_source int[]; v_host int; t timestamptz := clock_timestamp();
+BEGIN
+  SELECT host_id INTO v_host FROM hosts WHERE authority = split_part(p_origin, '/', 3);
+  WITH u AS (
+    UPDATE urls u SET state = 'queued', reason = NULL, due_at = t, tries = 0
+     WHERE u.ctid = ANY (ARRAY(
+       SELECT x.ctid FROM sources s JOIN urls x ON x.source_id = s.source_id AND x.state = 'cancelled' AND x.reason = 'robots'
+              AND x.host_id = v_host AND x.url ^@ (p_origin || '/')
+        WHERE p_source IS NULL OR s.source_id = p_source LIMIT p_limit FOR UPDATE OF x SKIP LOCKED))
+    RETURNING u.source_id)
+  SELECT count(*), array_agg(DISTINCT source_id) INTO n, v_source FROM u;
+  IF n > 0 THEN
+    PERFORM settle('{}', '{}', v_source, array_fill(v_host, ARRAY[cardinality(v_source)]),
+                   array_fill(0::smallint, ARRAY[cardinality(v_source)]), array_fill(t, ARRAY[cardinality(v_source)]));
   END IF;
   RETURN n;
 END $$;
