@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,6 +22,7 @@ from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, L
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
+from crawl_pipeline.pipeline.adoption import Adoption
 from crawl_pipeline.pipeline.answers import Answers
 from crawl_pipeline.pipeline.claims import Claims, Share
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
@@ -79,6 +80,7 @@ class CrawlLoop:
         self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, self.thread, contract, clock, on_change=self._robots_changed)
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
+        self._visits: dict[UrlKey, Visit] = {}  # started and not committed
         self._answers = Answers(
             database,
             self.thread,
@@ -89,12 +91,11 @@ class CrawlLoop:
             sitemaps=self._sitemaps,
             known_links=self._known_links,
             target_visit=self._requests.target_visit,
-            adopt=self._adopt,
+            adopt=Adoption(frontier, self.thread, self._visits, self._give_up).adopt,
             hand_over=self._hand_over,
         )
         self._ready: list[tuple[float, int, Slot]] = []
         self._order = itertools.count()
-        self._visits: dict[UrlKey, Visit] = {}  # started and not committed
         self._robots_fetches: set[RobotsFetch] = set()
         self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
         self._stop_by: float | None = None
@@ -317,29 +318,6 @@ class CrawlLoop:
             lambda: self._frontier.throttle_host(host_id, asked, cap),
             lambda _: self._answers.take(visit, exchange, None),
         )
-
-    def _adopt(self, visit: Visit, target: Visit, then: Callable[[bool], None]) -> None:
-        """Visit a redirect's target under the lease of the URL that led there, unless somebody else has or does."""
-        held, key, origin = visit.slot.held, target.claimed.key, visit.claimed.key
-
-        def adopted(is_adopted: bool) -> None:
-            if held.is_lost:
-                self._give_up(visit)
-                return
-            if is_adopted:  # the slot is free when the target is stored
-                del self._visits[origin]
-                self._visits[key] = target
-            then(is_adopted)
-
-        waiting = next((claimed for claimed in held.waiting if claimed.key == key), None)
-        if waiting is not None:
-            held.waiting.remove(waiting)
-            target.claimed = waiting
-            adopted(True)
-        elif key in self._visits:
-            adopted(False)
-        else:
-            self.thread.ask(lambda: self._frontier.adopt(held.token, target.claimed, origin), adopted)
 
     # Commits
 
