@@ -6,13 +6,11 @@ committer's and the heartbeat's.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,6 +20,8 @@ from crawl_pipeline.domain.pages import CompletedPage, Exchange, FetchFailure, L
 from crawl_pipeline.domain.politeness import OUTAGE_FAILURES, retry_after
 from crawl_pipeline.domain.urls import origin_of
 from crawl_pipeline.fetching.transport import Transport
+from crawl_pipeline.pipeline.adoption import Adoption
+from crawl_pipeline.pipeline.agenda import Agenda
 from crawl_pipeline.pipeline.answers import Answers
 from crawl_pipeline.pipeline.claims import Claims, Share
 from crawl_pipeline.pipeline.database_thread import DatabaseThread
@@ -87,6 +87,7 @@ class CrawlLoop:
         self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
         self._reader = reader = PageReader(contract, hand)
         self._soft_404s = Soft404Gate(database, self.thread, contract, clock, reader, source_id, ask_host=self._hop)
+        self._visits: dict[UrlKey, Visit] = {}  # started and not committed
         self._answers = Answers(
             database,
             self.thread,
@@ -97,21 +98,19 @@ class CrawlLoop:
             sitemaps=self._sitemaps,
             known_links=self._known_links,
             target_visit=self._requests.target_visit,
-            adopt=self._adopt,
+            adopt=Adoption(frontier, self.thread, self._visits, self._give_up).adopt,
             soft_404s=self._soft_404s,
             hand_over=self._hand_over,
         )
-        self._ready: list[tuple[float, int, Slot]] = []
-        self._order = itertools.count()
-        self._visits: dict[UrlKey, Visit] = {}  # started and not committed
+        self._agenda = Agenda()
         self._robots_fetches = RobotsFetches(
             self._gate,
             self._requests,
             frontier,
             self.thread,
             clock,
-            free=self._free,
-            push=self._push_at,
+            free=self._agenda.free,
+            push=self._agenda.push_at,
             drain=self._drain,
             give_up=self._give_up,
         )
@@ -159,7 +158,7 @@ class CrawlLoop:
     def _patience(self) -> float:
         """How long the network may be waited for: until the next start or claim."""
         now = time.monotonic()
-        next_start = self._ready[0][0] if self._ready and not self._is_full else None
+        next_start = None if self._is_full else self._agenda.next_at
         times = [now + _LONGEST_POLL, next_start, self._claims.next_at()]
         return max(0.0, min(at for at in times if at is not None) - now)
 
@@ -171,33 +170,19 @@ class CrawlLoop:
 
     def _claimed(self, lease: Lease) -> None:
         for slot in self._leases.add(lease).slots:
-            self._push(slot)
-
-    def _free(self, slot: Slot, not_before: float = 0.0) -> None:
-        """The slot waits for its next start."""
-        slot.free(max(time.monotonic(), not_before))
-        self._push(slot)
-
-    def _push(self, slot: Slot) -> None:
-        self._push_at(slot, slot.starts_at)
-
-    def _push_at(self, slot: Slot, at: float) -> None:
-        heapq.heappush(self._ready, (at, next(self._order), slot))
+            self._agenda.push(slot)
 
     def _start_ready(self) -> None:
         now = time.monotonic()
-        while self._ready and self._ready[0][0] <= now and not self._is_full:
-            slot = heapq.heappop(self._ready)[2]
-            if isinstance(slot.hop, RobotsFetch) and slot.hop.is_away:
-                self._start_hop(slot, slot.hop, now)
-            elif slot.is_late(now):  # the loop was held up
-                self._free(slot)
-            elif slot.starts_at > now:
-                self._push(slot)
-            elif slot.hop is not None:
+        if self._is_full:
+            return
+        for slot in self._agenda.due(now):
+            if slot.hop is not None:
                 self._start_hop(slot, slot.hop, now)
             elif slot.held in self._leases:
                 self._start_next(slot, now)
+            if self._is_full:
+                return
 
     def _start_hop(self, slot: Slot, hop: Visit | RobotsFetch, now: float) -> None:
         if slot.held.is_lost or (isinstance(hop, Visit) and not slot.held.may_start(now)):
@@ -269,7 +254,7 @@ class CrawlLoop:
         for held in self._leases:
             parked, held.parked = held.parked, []
             for slot in parked:
-                self._free(slot, not_before=again_at)
+                self._agenda.free(slot, not_before=again_at)
 
     def _request(self, hop: Visit | RobotsFetch, now: float) -> None:
         if not (isinstance(hop, RobotsFetch) and hop.is_away):
@@ -320,7 +305,7 @@ class CrawlLoop:
         """The next hop of a redirect waits for its slot's next start, as every request does."""
         hop.url = url
         hop.slot.hop = hop
-        self._free(hop.slot)
+        self._agenda.free(hop.slot)
 
     def _note_failure(self, held: HeldLease, *, failed: bool) -> None:
         """Failures in a row are the host's: from the fifth on it rests as a whole (the commit blocks it for all)."""
@@ -342,29 +327,6 @@ class CrawlLoop:
             lambda: self._frontier.throttle_host(host_id, asked, cap),
             lambda _: self._answers.take(visit, exchange, None),
         )
-
-    def _adopt(self, visit: Visit, target: Visit, then: Callable[[bool], None]) -> None:
-        """Visit a redirect's target under the lease of the URL that led there, unless somebody else has or does."""
-        held, key, origin = visit.slot.held, target.claimed.key, visit.claimed.key
-
-        def adopted(is_adopted: bool) -> None:
-            if held.is_lost:
-                self._give_up(visit)
-                return
-            if is_adopted:  # the slot is free when the target is stored
-                del self._visits[origin]
-                self._visits[key] = target
-            then(is_adopted)
-
-        waiting = next((claimed for claimed in held.waiting if claimed.key == key), None)
-        if waiting is not None:
-            held.waiting.remove(waiting)
-            target.claimed = waiting
-            adopted(True)
-        elif key in self._visits:
-            adopted(False)
-        else:
-            self.thread.ask(lambda: self._frontier.adopt(held.token, target.claimed, origin), adopted)
 
     # Commits
 
@@ -388,7 +350,7 @@ class CrawlLoop:
                 for other in self._leases.of_host(page.host_id):
                     self._drain(other)
             if held.waiting and not visit.is_unasked:
-                self._free(visit.slot)
+                self._agenda.free(visit.slot)
             self._settle(held)
         if traps := self._reader.take_traps():
             self.thread.ask(lambda: self._frontier.add_count("traps", traps), lambda _: None)
