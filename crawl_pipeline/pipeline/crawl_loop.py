@@ -158,8 +158,7 @@ class CrawlLoop:
     def _patience(self) -> float:
         """How long the network may be waited for: until the next start or claim."""
         now = time.monotonic()
-        next_start = None if self._is_full else self._agenda.next_at
-        times = [now + _LONGEST_POLL, next_start, self._claims.next_at()]
+        times = [now + _LONGEST_POLL, None if self._is_full else self._agenda.next_at, self._claims.next_at()]
         return max(0.0, min(at for at in times if at is not None) - now)
 
     @property
@@ -174,15 +173,12 @@ class CrawlLoop:
 
     def _start_ready(self) -> None:
         now = time.monotonic()
-        if self._is_full:
-            return
-        for slot in self._agenda.due(now):
+        slots = self._agenda.due(now)
+        while not self._is_full and (slot := next(slots, None)) is not None:
             if slot.hop is not None:
                 self._start_hop(slot, slot.hop, now)
             elif slot.held in self._leases:
                 self._start_next(slot, now)
-            if self._is_full:
-                return
 
     def _start_hop(self, slot: Slot, hop: Visit | RobotsFetch, now: float) -> None:
         if slot.held.is_lost or (isinstance(hop, Visit) and not slot.held.may_start(now)):
