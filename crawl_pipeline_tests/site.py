@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 ROBOTS = "/robots.txt"
+MADE_UP = "/no-such-page-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,10 @@ class Site:
 
     @property
     def pages_asked(self) -> list[Asked]:
-        """All but robots.txt and sitemaps."""
-        return [asked for asked in self.asked if asked.path not in (ROBOTS, "/sitemap.xml")]
+        """All but robots.txt, sitemaps, and the made-up page that a host with a suspicious one is asked for."""
+        return [
+            asked for asked in self.asked if asked.path not in (ROBOTS, "/sitemap.xml") and MADE_UP not in asked.path
+        ]
 
     def paths(self) -> list[str]:
         """The paths of `pages_asked`, in order of arrival."""

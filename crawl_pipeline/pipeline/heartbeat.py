@@ -98,7 +98,8 @@ class Heartbeat(threading.Thread):
         """Tell how hosts answered; drain what any worker put to rest (429, an outage) or saw in trouble."""
         seen = self._observations.take(time.monotonic())
         if seen:
-            self._frontier.observe_hosts(seen)
+            told = self._frontier.observe_hosts(seen)
+            self._observations.put_back([one for one in seen if one.host_id not in told])
         tokens = self._tokens()
         hosts = self._frontier.to_drain(tokens) if tokens else []
         if hosts:

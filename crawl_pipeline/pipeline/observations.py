@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crawl_pipeline.domain.politeness import SLOW, HostObservation
@@ -53,3 +54,13 @@ class Observations:
             HostObservation(host_id=host, answers=seen.answers, log_seconds=seen.log_seconds, failures=seen.failures)
             for host, seen in taken.items()
         ]
+
+    def put_back(self, untold: Sequence[HostObservation]) -> None:
+        """These could not be told; they are at the next call of `take`."""
+        with self._lock:
+            for one in untold:
+                seen = self._seen.setdefault(one.host_id, _Seen())
+                seen.answers += one.answers
+                seen.log_seconds += one.log_seconds
+                seen.failures += one.failures
+                self._told_at.pop(one.host_id, None)

@@ -155,10 +155,13 @@ class Frontier:
         """429 or 503: no worker starts a request at the host before the returned time."""
         return self._rows(call("throttle_host", 3), [host_id, asked, cap])[0][0]  # type: ignore[no-any-return]
 
-    def observe_hosts(self, seen: Sequence[HostObservation]) -> None:
-        """Fold how hosts answered into what is known of them; what is in trouble is asked less often from then on."""
+    def observe_hosts(self, seen: Sequence[HostObservation]) -> frozenset[int]:
+        """Fold how hosts answered into what is known of them; what is in trouble is asked less often from then on.
+
+        Returns the hosts that took it in: a row that is locked is not waited for.
+        """
         rows = ((one.host_id, one.answers, one.log_seconds, one.failures) for one in seen)
-        self._rows(call("observe_hosts", 4), columns(4, rows))
+        return frozenset(row[0] for row in self._rows(call("observe_hosts", 4), columns(4, rows)))
 
     def to_drain(self, tokens: Sequence[LeaseToken]) -> list[int]:
         """Hosts of these leases where nothing more is to be started: put to rest, or in need of more delay."""

@@ -129,7 +129,8 @@ def test_source_that_may_ignore_robots_by_now_waits_no_longer(database: Database
     """Guard: `end_rests` when a crawl opens."""
     with Site(many_pages, robots=Answer(status=503, headers={"Retry-After": "600"})) as site:
         crawl(database, contract(site, limits={"max_idle": "1s"}))
-        rows(database, "UPDATE urls SET due_at = now() RETURNING 1")
+        rows(database, "UPDATE urls SET due_at = now() RETURNING 1")  # what was in hand was put off as well
+        rows(database, "UPDATE queues SET next_due_at = now() RETURNING 1")
         report = crawl(database, contract(site, politeness={"robots": "ignore"}), within=30)
     assert report.urls["accepted"] == 61
 
@@ -200,7 +201,7 @@ def test_queued_and_visited_pages_that_robots_denies_by_now_are_cancelled_withou
     with Site(many_pages, robots=robots) as site:
         loaded = contract(site)
         crawl(database, loaded, max_pages=20)
-        assert "/page/1" in site.paths()
+        assert len(site.paths()) >= 20
         denied = True
         expire_robots(database)
         before = len(site.pages_asked)

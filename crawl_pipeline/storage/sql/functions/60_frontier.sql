@@ -72,9 +72,9 @@ BEGIN
   RETURN (SELECT blocked_until FROM hosts WHERE host_id = p_host);
 END $$;
 
--- What workers saw of hosts since they last told: answers, the sum of their seconds' logarithms, failures. A host whose row is
--- locked keeps what is known of it: that is a sample, and no heartbeat waits for it.
-CREATE OR REPLACE FUNCTION observe_hosts(p_host int[], p_answers int[], p_log_seconds float8[], p_failures int[]) RETURNS void
+-- What workers saw of hosts since they last told: answers, the sum of their seconds' logarithms, failures. Returns the hosts that took
+-- it in; for one whose row is locked no heartbeat waits.
+CREATE OR REPLACE FUNCTION observe_hosts(p_host int[], p_answers int[], p_log_seconds float8[], p_failures int[]) RETURNS SETOF int
 LANGUAGE plpgsql AS $$
 DECLARE h hosts%ROWTYPE; o hosts%ROWTYPE; i int;
 BEGIN
@@ -83,6 +83,7 @@ BEGIN
     o := observed(h, p_answers[i], p_log_seconds[i], p_failures[i], clock_timestamp());
     UPDATE hosts SET latency = o.latency, usual_latency = o.usual_latency, error_share = o.error_share, observed_at = o.observed_at,
            adaptive_delay = o.adaptive_delay, adaptive_reason = o.adaptive_reason WHERE host_id = h.host_id;
+    RETURN NEXT h.host_id;
   END LOOP;
 END $$;
 
