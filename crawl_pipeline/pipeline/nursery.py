@@ -73,7 +73,7 @@ class Nursery:
 
         Where no process can be had, what is returned has ended already, and `errors` says of what.
         """
-        order = json.dumps({"environment": dict(environment), "path": sys.path, "folder": os.getcwd()}).encode()
+        order = json.dumps({"environment": dict(environment), "path": sys.path, "folder": _folder()}).encode()
         ours, theirs = os.pipe()[::-1]
         stdin = os.fdopen(ours, "wb")
         try:
@@ -250,6 +250,13 @@ def _tell_of_ends(control: socket.socket, children: set[int]) -> None:
                 control.sendall(_END.pack(pid, code))
             os.waitpid(pid, 0)
             children.discard(pid)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed: whoever starts there starts in none as well
+        return "/"
 
 
 def _be(order: Mapping[str, Any], fds: Sequence[int], work: Callable[[int], int]) -> NoReturn:

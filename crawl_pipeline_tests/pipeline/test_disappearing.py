@@ -9,6 +9,7 @@ import pytest
 from crawl_pipeline.pipeline.crawl import apply_removals
 from crawl_pipeline.storage import quarantine, sources
 from crawl_pipeline.storage.database import Database
+from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.crawling import contract, crawl, rows, states
 from crawl_pipeline_tests.site import NOT_FOUND, Answer, Asked, Site, page
 from crawl_pipeline_tests.storage.invariants import broken_invariants
@@ -157,6 +158,8 @@ def test_second_look_at_a_missing_page_is_a_later_crawl_s(database: Database, st
         crawl(database, loaded)
         assert site.paths().count("/missing") == 1
         assert states(database)["/missing"] == "rejected not_found"
+        is_due = "SELECT 1 FROM urls WHERE url LIKE '%/missing' AND due_at <= clock_timestamp()"
+        wait_until(lambda: rows(database, is_due) != [], within=5)
         crawl(database, loaded)
         assert site.paths().count("/missing") == 2
         assert states(database)["/missing"] == "rejected gone"

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.crawling import contract, crawl, rows, states
-from crawl_pipeline_tests.site import NOT_FOUND, Answer, Asked, Site, page
+from crawl_pipeline_tests.site import MADE_UP, NOT_FOUND, Answer, Asked, Site, page
 
-MADE_UP = "/no-such-page-"
 HEADLINE = {
     "type": "page",
     "match": ["/item/*"],
@@ -35,7 +34,7 @@ def shop(*links: str, has: Callable[[str], bool]) -> Callable[[Asked], Answer]:
 
 
 def probes(site: Site) -> list[Asked]:
-    return [asked for asked in site.pages_asked if MADE_UP in asked.path]
+    return [asked for asked in site.asked if MADE_UP in asked.path]
 
 
 def test_pages_that_say_what_a_made_up_path_says_are_not_found(database: Database) -> None:
