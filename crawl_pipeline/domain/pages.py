@@ -42,20 +42,20 @@ class KnownVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedUrl:
-    """One URL of a lease, with what is known of it."""
+    """One URL of a lease, with what is known of it; as it stands, one that was never visited."""
 
     key: UrlKey
     url: str
-    is_sitemap: bool
-    depth: int
-    tries: int
-    expiries: int
-    last_fetched_at: datetime | None  # of the last complete answer
-    outcome: UrlState | None  # its state
-    reason: str | None
-    etag: str | None
-    last_modified: str | None
-    version: KnownVersion | None
+    is_sitemap: bool = False
+    depth: int = 0
+    tries: int = 0
+    expiries: int = 0
+    last_fetched_at: datetime | None = None  # of the last complete answer
+    outcome: UrlState | None = None  # its state
+    reason: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    version: KnownVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class Nursery:
     def end_of(self, pid: int) -> int | None:
         """The exit code of a fork that has ended. Where the nursery itself was killed, its forks are killed too."""
         with self._lock:
-            self._read(wanted=None)
+            self._read(wait=False)
             return self._ended.pop(pid, None)
 
     def close(self) -> None:
@@ -128,10 +128,10 @@ class Nursery:
             self._socket.sendall(order)
         except OSError:
             return None
-        return self._read(wanted=0)
+        return self._read(wait=True)
 
-    def _read(self, wanted: int | None) -> int | None:
-        """Take in what was told; with `wanted`, wait for the answer to an order: a pid with that code and no end."""
+    def _read(self, *, wait: bool) -> int | None:
+        """Take in what was told; with `wait`, until the answer to an order, which is the pid that is returned."""
         while self._socket is not None:
             while len(self._unread) >= _END.size:
                 pid, code = _END.unpack(self._unread[: _END.size])
@@ -142,7 +142,7 @@ class Nursery:
                 else:
                     return int(pid)
             try:
-                self._socket.setblocking(wanted is not None)
+                self._socket.setblocking(wait)
                 data = self._socket.recv(4096)
             except BlockingIOError:
                 return None

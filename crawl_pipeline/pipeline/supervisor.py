@@ -24,7 +24,7 @@ from crawl_pipeline.pipeline.orders import Orders
 from crawl_pipeline.pipeline.worker_process import End, WorkerProcess
 from crawl_pipeline.storage import crawls
 from crawl_pipeline.storage.database import Database
-from crawl_pipeline.storage.frontier import LEASE_FOR, Frontier, Standing
+from crawl_pipeline.storage.frontier import LEASE_FOR, Standing
 
 GRACE = timedelta(seconds=10)
 _TICK = 0.1
@@ -75,9 +75,6 @@ class Supervisor:
         self._stop = stop
         self._grace = grace
         self._lease_for = lease_for
-        self._frontier = Frontier(
-            database, source_id=crawl.source_id, crawl_id=crawl.crawl_id, run_id=crawl.run_id, worker_id="supervisor"
-        )
         self._workers: list[WorkerProcess] = []
         self._deaths = 0
         self._start_at = 0.0

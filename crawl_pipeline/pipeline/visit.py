@@ -191,20 +191,7 @@ class Requests:
         assert visit.target is not None
         page = self._canonicalizer.page_url(visit.url)
         assert isinstance(page, PageUrl)
-        claimed = ClaimedUrl(
-            key=page.key,
-            url=page.url,
-            is_sitemap=False,
-            depth=visit.claimed.depth,
-            tries=0,
-            expiries=0,
-            last_fetched_at=None,
-            outcome=None,
-            reason=None,
-            etag=None,
-            last_modified=None,
-            version=None,
-        )
+        claimed = ClaimedUrl(key=page.key, url=page.url, depth=visit.claimed.depth)
         ended = Visit(visit.slot, claimed, page)
         ended.url = visit.url
         return ended

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.commanding import Desk
 from crawl_pipeline_tests.storage.filled import CONTRACT
+from crawl_pipeline_tests.storage.world import World
+
+
+@pytest.fixture
+def world(database: Database) -> World:
+    """A fresh database to make sources and crawls in."""
+    return World(database)
 
 
 @pytest.fixture

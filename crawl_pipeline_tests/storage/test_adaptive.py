@@ -8,17 +8,11 @@ from datetime import timedelta
 import pytest
 
 from crawl_pipeline.domain.politeness import HostObservation
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 from crawl_pipeline_tests.storage.world import World, claim
 
 A = "http://a/"
 NEVER, ONE = timedelta(0), timedelta(seconds=1)
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 @pytest.fixture

@@ -10,18 +10,12 @@ import pytest
 
 from crawl_pipeline.domain.pages import Lease
 from crawl_pipeline.storage import pauses, robots
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import World, claim, finish_all
 
 A = "http://a/"
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 def seconds(value: float) -> timedelta:

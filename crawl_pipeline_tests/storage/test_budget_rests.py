@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import pytest
-
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.domain.pages import Lease
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 from crawl_pipeline_tests.storage.world import World, claim, claimed_urls, finish_all, finished
 
 A = "http://a/"
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 def seconds(value: float) -> timedelta:

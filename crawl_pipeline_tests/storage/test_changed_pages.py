@@ -9,7 +9,6 @@ import pytest
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, UrlKey
 from crawl_pipeline.storage import crawls
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     FAR,
@@ -28,26 +27,12 @@ A = "http://a/"
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
-
-
 def target(url: str) -> ClaimedUrl:
     """A URL as a redirect leads to it: never visited."""
     return ClaimedUrl(
         key=page_url(url).key,
         url=url,
-        is_sitemap=False,
         depth=3,
-        tries=0,
-        expiries=0,
-        last_fetched_at=None,
-        outcome=None,
-        reason=None,
-        etag=None,
-        last_modified=None,
-        version=None,
     )
 
 

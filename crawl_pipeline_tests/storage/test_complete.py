@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from crawl_pipeline.domain.outcomes import UrlState
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     FAR,
@@ -27,11 +26,6 @@ from crawl_pipeline_tests.storage.world import (
 
 A, B, C = "http://a/", "http://b/", "http://c/"
 TABLES = ("bodies", "page_versions", "extractions", "records", "record_pages", "record_versions", "fetches", "urls")
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 def contents(world: World) -> dict[str, Any]:

@@ -31,11 +31,6 @@ MANY = 20_000
 OTHER = Holder(run_id="run-2", machine="test", pid=2, pid_started=0.0)
 
 
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
-
-
 def one(world: World, work: Callable[[sa.Connection], Any]) -> Any:
     with world.database.connection() as connection:
         return work(connection)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.storage import crawls
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import (
     FAR,
@@ -24,11 +21,6 @@ from crawl_pipeline_tests.storage.world import (
 )
 
 A, B, C = "http://a/", "http://b/", "http://c/"
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 # Claims

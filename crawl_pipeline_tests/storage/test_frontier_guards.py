@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.domain.pages import CrawlId, Lease
 from crawl_pipeline.storage import crawls
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.frontier import Frontier
 from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.storage.invariants import broken_invariants
@@ -41,11 +40,6 @@ CLAIM, COMPLETE, SETTLE, LEASES = "30_claim.sql", "50_complete.sql", "10_settle.
 HOST_LOCK = "SELECT * INTO h FROM hosts WHERE host_id = c.host_id FOR NO KEY UPDATE SKIP LOCKED;"
 SLOW_HOST_LOCK = HOST_LOCK.replace("FOR NO KEY", "AND pg_sleep(0.4) IS NOT NULL FOR NO KEY")
 QUEUE_LOCK = "AND q.lane = c.lane FOR NO KEY UPDATE SKIP LOCKED;"
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 @contextmanager

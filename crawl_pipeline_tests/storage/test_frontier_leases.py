@@ -7,16 +7,10 @@ import pytest
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.domain.pages import CrawlId, Lease, UrlKey
 from crawl_pipeline.storage import crawls
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.world import World, claim, claimed_urls, finished, links, version
 
 A, B = "http://a/", "http://b/"
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 def charge(world: World, lease: Lease, key: UrlKey, *, is_stalled: bool = False) -> str | None:

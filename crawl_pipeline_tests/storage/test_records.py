@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from crawl_pipeline.domain.pages import CrawlId
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.record_views import A, B, C, conflicts, current, history, removals
 from crawl_pipeline_tests.storage.world import (
@@ -15,11 +14,6 @@ from crawl_pipeline_tests.storage.world import (
     record,
     version,
 )
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 @pytest.fixture

@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from crawl_pipeline.domain.pages import CrawlId
 from crawl_pipeline.domain.records import Record
 from crawl_pipeline.storage import pages, sources
-from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.pages import ReExtracted
 from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 from crawl_pipeline_tests.storage.record_views import A, B, C, conflicts, current, history, removals
 from crawl_pipeline_tests.storage.world import EXTRACTOR, HOLDER, InThread, World, claim, finish_all, record, version
-
-
-@pytest.fixture
-def world(database: Database) -> World:
-    return World(database)
 
 
 @pytest.fixture

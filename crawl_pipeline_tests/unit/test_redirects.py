@@ -33,16 +33,7 @@ def visit_of(url: str, depth: int = 1) -> Visit:
     claimed = ClaimedUrl(
         key=page.key,
         url=page.url,
-        is_sitemap=False,
         depth=depth,
-        tries=0,
-        expiries=0,
-        last_fetched_at=None,
-        outcome=None,
-        reason=None,
-        etag=None,
-        last_modified=None,
-        version=None,
     )
     lease = Lease(
         token=LeaseToken(UUID(int=0)),

@@ -16,16 +16,6 @@ DELAY = 1.0
 URL = ClaimedUrl(
     key=UrlKey(uuid4()),
     url="http://a/",
-    is_sitemap=False,
-    depth=0,
-    tries=0,
-    expiries=0,
-    last_fetched_at=None,
-    outcome=None,
-    reason=None,
-    etag=None,
-    last_modified=None,
-    version=None,
 )
 
 

@@ -113,3 +113,10 @@ BEGIN
          not_before = CASE WHEN excluded.not_before > 'epoch' THEN excluded.not_before ELSE q.not_before END
    WHERE q.next_due_at > excluded.next_due_at OR (excluded.not_before > 'epoch' AND q.not_before <> excluded.not_before);
 END $$;
+
+-- URLs of a source became due at these hosts: its queues there may be claimed.
+CREATE OR REPLACE FUNCTION wake(p_source int, p_host int[], p_lane smallint, p_due timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(p_host)]), p_host,
+                 array_fill(p_lane, ARRAY[cardinality(p_host)]), array_fill(p_due, ARRAY[cardinality(p_host)]));
+END $$;

@@ -17,8 +17,7 @@ BEGIN
     ON CONFLICT DO NOTHING RETURNING host_id)
   SELECT sum(c), array_agg(host_id) INTO n, v_host FROM (SELECT host_id, count(*) AS c FROM i GROUP BY 1) g;
   IF n > 0 THEN
-    PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(v_host)]), v_host,
-                   array_fill(0::smallint, ARRAY[cardinality(v_host)]), array_fill(t, ARRAY[cardinality(v_host)]));
+    PERFORM wake(p_source, v_host, 0::smallint, t);
   END IF;
   RETURN coalesce(n, 0);
 END $$;
@@ -136,8 +135,7 @@ BEGIN
     RETURNING u.host_id)
   SELECT count(*), array_agg(DISTINCT host_id) INTO n, v_host FROM u;
   IF n > 0 THEN
-    PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(v_host)]), v_host,
-                   array_fill(0::smallint, ARRAY[cardinality(v_host)]), array_fill(t, ARRAY[cardinality(v_host)]));
+    PERFORM wake(p_source, v_host, 0::smallint, t);
   END IF;
   RETURN n;
 END $$;
@@ -179,8 +177,7 @@ BEGIN
     RETURNING u.host_id)
   SELECT array_agg(DISTINCT host_id) INTO v_host FROM u;
   IF v_host IS NOT NULL THEN
-    PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(v_host)]), v_host,
-                   array_fill(1::smallint, ARRAY[cardinality(v_host)]), array_fill(p_due, ARRAY[cardinality(v_host)]));
+    PERFORM wake(p_source, v_host, 1::smallint, p_due);
   END IF;
   RETURN v_last;
 END $$;
@@ -218,8 +215,7 @@ BEGIN
     RETURNING u.host_id)
   SELECT count(*), array_agg(DISTINCT host_id) INTO n, v_host FROM u;
   IF n > 0 THEN
-    PERFORM settle('{}', '{}', array_fill(p_source, ARRAY[cardinality(v_host)]), v_host,
-                   array_fill(0::smallint, ARRAY[cardinality(v_host)]), array_fill(t, ARRAY[cardinality(v_host)]));
+    PERFORM wake(p_source, v_host, 0::smallint, t);
   END IF;
   RETURN n;
 END $$;
