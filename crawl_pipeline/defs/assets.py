@@ -13,7 +13,7 @@ import dagster as dg
 
 from crawl_pipeline.defs import metadata, observers
 from crawl_pipeline.defs.configuration import CrawlConfig
-from crawl_pipeline.defs.contracts import contract_of
+from crawl_pipeline.defs.contracts import contract_in_force
 from crawl_pipeline.defs.failures import reported_failures
 from crawl_pipeline.defs.partitions import source_of, sources
 from crawl_pipeline.defs.resources import CrawlDatabase
@@ -43,8 +43,8 @@ def open_crawl(
     def work() -> crawls.OpenedCrawl:
         source = source_of(context)
         options = config.options()
-        contract = contract_of(crawl_database.settings(), source)
         with crawl_database.opened(stop) as database:
+            contract = contract_in_force(crawl_database.settings(), database, source)
             return crawls.open_crawl(database, contract, run_id=context.run_id, options=options)
 
     with reported_failures(context):
@@ -131,8 +131,8 @@ def records(context: dg.AssetExecutionContext, crawl_database: CrawlDatabase) ->
 
     def work() -> tuple[re_extract.ReExtractReport, metadata.Metadata]:
         source = source_of(context)
-        contract = contract_of(crawl_database.settings(), source)
         with crawl_database.opened(stop) as database:
+            contract = contract_in_force(crawl_database.settings(), database, source)
             report = re_extract.re_extract(database, contract, run_id=context.run.run_id, stop=stop)
             return report, metadata.of_records(database, report)
 
@@ -150,7 +150,7 @@ def _held_crawl(context: dg.OpExecutionContext, resource: CrawlDatabase, databas
     except UsageError:
         if context.run.parent_run_id is None:
             raise
-    contract = contract_of(resource.settings(), source)
+    contract = contract_in_force(resource.settings(), database, source)
     return crawls.open_crawl(database, contract, run_id=context.run_id, options=crawls.CrawlOptions())
 
 

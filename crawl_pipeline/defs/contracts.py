@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.errors import ContractErrors, UnknownSource
 from crawl_pipeline.parsing.selectors import check_selector
 from crawl_pipeline.pipeline.contract_files import LoadedContract, read_contracts
 from crawl_pipeline.settings import Settings
+from crawl_pipeline.storage import reports
+from crawl_pipeline.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +39,18 @@ def contract_of(settings: Settings, source: str) -> LoadedContract:
     if known.faults is not None:
         raise known.faults
     raise UnknownSource(source, sorted(known.valid))
+
+
+def contract_in_force(settings: Settings, database: Database, source: str) -> LoadedContract:
+    """The contract that a run goes by: the source's file, or the last good one where its file is faulty now or it never
+    had one. Raises as `contract_of` does, and ContractError where the one kept is no valid contract any more.
+    """
+    try:
+        return contract_of(settings, source)
+    except (ContractErrors, UnknownSource) as error:
+        with reports.snapshot(database) as connection:
+            known = reports.find_source(connection, source)
+        if known is None or (known.contract_file is not None and isinstance(error, UnknownSource)):
+            raise
+    file = None if known.contract_file is None else Path(known.contract_file)
+    return LoadedContract(contract=Contract.from_json(known.contract), file=file)

@@ -19,11 +19,11 @@ LARGEST_FILE = 1_000_000  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedContract:
-    """A valid contract and where it was read."""
+    """A valid contract and where it was read; no file: it is the database's."""
 
     contract: Contract
-    file: Path
-    text: str
+    file: Path | None
+    text: str = ""
 
 
 def load_contracts(folders: Sequence[Path], check_selector: CheckSelector | None = None) -> dict[str, LoadedContract]:

@@ -199,7 +199,7 @@ def _source_row(loaded: LoadedContract) -> SourceRow:
         source=contract.source,
         contract=contract.to_json(),
         contract_version=contract.version,
-        contract_file=str(loaded.file),
+        contract_file=str(loaded.file) if loaded.file else None,
         slots=contract.politeness.slots,
         min_delay=contract.politeness.min_delay,
         adaptive=contract.politeness.adaptive,

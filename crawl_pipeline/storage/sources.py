@@ -24,7 +24,7 @@ class SourceRow:
     source: str
     contract: str
     contract_version: str
-    contract_file: str
+    contract_file: str | None
     slots: int
     min_delay: timedelta
     adaptive: bool

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance
 
-from crawl_pipeline.defs.contracts import contract_of
+from crawl_pipeline.defs.contracts import contract_in_force, contract_of
 from crawl_pipeline.demo.shop import Shop
-from crawl_pipeline.errors import ContractErrors
+from crawl_pipeline.errors import ContractErrors, UnknownSource
+from crawl_pipeline.pipeline.contract_files import LoadedContract
+from crawl_pipeline.pipeline.crawl import sync_source
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import crawling
 from crawl_pipeline_tests.defs.worlds import World, run_job, steps, why_failed
@@ -40,7 +42,7 @@ def test_a_launch_for_a_range_of_partitions_is_refused(
 
 @BOTH_ASSETS
 def test_a_source_without_a_contract_is_refused_with_those_that_there_are(
-    instance: DagsterInstance, bare_world: World, assets: list[str]
+    instance: DagsterInstance, world: World, assets: list[str]
 ) -> None:
     result = run_job(instance, "nowhere", assets=assets)
     assert why_failed(result) == 'no source named "nowhere"; sources are: demo_shop'
@@ -91,6 +93,23 @@ def test_a_faulty_contract_stops_no_other_source(bare_world: World) -> None:
     assert contract_of(bare_world.settings, "demo_shop").contract.source == "demo_shop"
     with pytest.raises(ContractErrors, match=r"broken\.yaml"):
         contract_of(bare_world.settings, "broken")
+
+
+def test_a_faulty_contract_leaves_the_last_good_one_in_force(world: World, database: Database) -> None:
+    good = contract_of(world.settings, "demo_shop")
+    sync_source(database, good)
+    file = world.sources / "demo_shop.yaml"
+    file.write_text("source: demo_shop\nseeds: []\n", encoding="utf-8")
+    assert contract_in_force(world.settings, database, "demo_shop").contract == good.contract
+    file.unlink()  # what is gone is another matter: nobody asks for this source any more
+    with pytest.raises(UnknownSource):
+        contract_in_force(world.settings, database, "demo_shop")
+
+
+def test_a_source_that_never_had_a_file_goes_by_the_contract_of_the_database(world: World, database: Database) -> None:
+    contract = contract_of(world.settings, "demo_shop").contract.model_copy(update={"source": "submitted"})
+    sync_source(database, LoadedContract(contract=contract, file=None))
+    assert contract_in_force(world.settings, database, "submitted").contract == contract
 
 
 def test_a_source_that_two_files_claim_is_refused(bare_world: World) -> None:
