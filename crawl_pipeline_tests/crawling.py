@@ -24,7 +24,9 @@ def contract(site: Site, seeds: list[str] | None = None, **sections: Any) -> Loa
     """A contract for a site of the test's own: no delay, loopback allowed, no sitemap. Sections are merged."""
     data: dict[str, Any] = {
         "source": "site",
-        "seeds": [site.url + seed for seed in seeds] if seeds else [f"http://{host}/" for host in site.authorities],
+        "seeds": [seed if "://" in seed else site.url + seed for seed in seeds]
+        if seeds
+        else [f"http://{host}/" for host in site.authorities],
         "sitemaps": "none",
         "scope": {"hosts": site.authorities},
         "politeness": {"slots": 4, "min_delay": "0s"},

@@ -133,7 +133,7 @@ class Admission:
         self._canonicalizer = Canonicalizer(contract.urls)
         self._scope = Scope(contract.scope, contract.limits)
         self._variants = Variants(contract.limits)
-        self.trap_count = 0  # distinct links refused as traps, as far as the cache tells
+        self._traps = 0
         self._max_depth = contract.limits.max_depth
         self._too_deep = Refusal(reason=Reason.MAX_DEPTH, rule=f"limits.max_depth {self._max_depth}")
         self._remember = remember
@@ -159,6 +159,11 @@ class Admission:
             else:
                 pages.setdefault(verdict.canonical, verdict)
         return list(pages.values()), refused
+
+    def take_traps(self) -> int:
+        """How many distinct links were refused as crawl traps since the last call, as far as the cache tells."""
+        traps, self._traps = self._traps, 0
+        return traps
 
     def _verdict(self, href: str, base: str | None) -> PageUrl | Refusal:
         if href.startswith(("https://", "http://")):
@@ -188,7 +193,7 @@ class Admission:
         verdict = self._scope.verdict(page)
         if verdict.allowed and (trap := self._variants.trap(page)) is not None:
             verdict = ScopeVerdict(allowed=False, reason=Reason.TRAP, rule=trap)
-        self.trap_count += verdict.reason is Reason.TRAP
+        self._traps += verdict.reason is Reason.TRAP
         return page if verdict.allowed else Refusal(reason=verdict.reason, rule=verdict.rule)
 
 

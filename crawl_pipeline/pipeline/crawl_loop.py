@@ -80,17 +80,17 @@ class CrawlLoop:
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
         self._known_links = KnownLinks()
-        self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
-        self._gate = RobotsGate(
-            database, self.thread, contract, clock, source_id=source_id, on_change=self._robots_changed
-        )
-        self._sitemaps = SitemapVisits(database, self.thread, contract, self._known_links, source_id, frontier)
-        self._reader = reader = PageReader(contract, hand)
-        self._soft_404s = Soft404Gate(database, self.thread, contract, clock, reader, source_id, ask_host=self._hop)
+        thread = self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
+        self._gate = RobotsGate(database, thread, contract, clock, source_id=source_id, on_change=self._robots_changed)
+        reader = PageReader(contract, hand)
+        self._admission = reader.admission
+        known_links = self._known_links
+        self._sitemaps = SitemapVisits(database, thread, contract, reader.admission, known_links, source_id, frontier)
+        self._soft_404s = Soft404Gate(database, thread, contract, clock, reader, source_id, ask_host=self._hop)
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
         self._answers = Answers(
             database,
-            self.thread,
+            thread,
             contract,
             clock,
             decider=Decider(contract, random.Random()),
@@ -98,7 +98,7 @@ class CrawlLoop:
             sitemaps=self._sitemaps,
             known_links=self._known_links,
             target_visit=self._requests.target_visit,
-            adopt=Adoption(frontier, self.thread, self._visits, self._give_up).adopt,
+            adopt=Adoption(frontier, thread, self._visits, self._give_up).adopt,
             soft_404s=self._soft_404s,
             hand_over=self._hand_over,
         )
@@ -107,14 +107,14 @@ class CrawlLoop:
             self._gate,
             self._requests,
             frontier,
-            self.thread,
+            thread,
             clock,
             free=self._agenda.free,
             push=self._agenda.push_at,
             drain=self._drain,
             give_up=self._give_up,
         )
-        self._claims = Claims(frontier, self.thread, leases, share, self._claimed)
+        self._claims = Claims(frontier, thread, leases, share, self._claimed)
         self._stop_by: float | None = None
         self.tally = Tally()
 
@@ -348,7 +348,7 @@ class CrawlLoop:
             if held.waiting and not visit.is_unasked:
                 self._agenda.free(visit.slot)
             self._settle(held)
-        if traps := self._reader.take_traps():
+        if traps := self._admission.take_traps():
             self.thread.ask(lambda: self._frontier.add_count("traps", traps), lambda _: None)
         if completion.new_urls:
             self._claims.hurry(within=_NEW_URLS_WITHIN)

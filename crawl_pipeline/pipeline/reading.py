@@ -64,7 +64,7 @@ class PageReader:
     def __init__(self, contract: Contract, hand: Hand | None) -> None:
         self._contract = contract
         self._extractor = Extractor(contract)
-        self._admission = Admission(contract)
+        self.admission = Admission(contract)
         self._hand = hand
         self._token = product_token(contract.politeness.user_agent)
         self._timeout = contract.fetch.page_timeout.total_seconds()
@@ -77,11 +77,6 @@ class PageReader:
     def extractor_version(self) -> str:
         """The version of rules, parser and hash by which pages are read."""
         return self._extractor.version
-
-    def take_traps(self) -> int:
-        """How many links were refused as crawl traps since the last call."""
-        traps, self._admission.trap_count = self._admission.trap_count, 0
-        return traps
 
     def read(
         self,
@@ -156,7 +151,7 @@ class PageReader:
         if NOFOLLOW in asked and not follow_nofollow:
             return ()
         hrefs, _ = links(document, follow_nofollow=follow_nofollow, limit=self._contract.limits.max_links_per_page)
-        found, _ = self._admission.admit_all(hrefs, document.base_url, depth + 1)
+        found, _ = self.admission.admit_all(hrefs, document.base_url, depth + 1)
         return tuple([link for link in found if link.canonical != page.canonical])
 
     @contextmanager

@@ -49,6 +49,7 @@ class SitemapVisits:
         database: Database,
         thread: DatabaseThread,
         contract: Contract,
+        admission: Admission,
         known_links: KnownLinks,
         source_id: int,
         frontier: Frontier,
@@ -61,7 +62,7 @@ class SitemapVisits:
         self._source_id = source_id
         self._hosts = contract.scope.hosts
         self._canonicalizer = Canonicalizer(contract.urls)
-        self._admission = Admission(contract)
+        self._admission = admission
         self._origins = seed_origins(contract) if contract.sitemaps == "auto" else set()
 
     def robots_known(self, origin: str, named: Sequence[str] | None) -> None:

@@ -125,6 +125,18 @@ def test_robots_that_stay_unavailable_defer_the_crawl_and_no_page_is_asked_for(d
     assert rows(database, "SELECT tries FROM urls")[0].tries == 0
 
 
+def test_robots_that_fails_at_tls_defers_its_origin_and_no_other(database: Database) -> None:
+    """The site speaks no TLS, so that nothing of its https origin can be had; its other host goes on."""
+    with Site(many_pages, hosts=2) as site:
+        ill, well = site.authorities
+        loaded = contract(site, [f"https://{ill}/", f"http://{well}/"], limits={"max_idle": "4s"})
+        report = crawl(database, loaded)
+    assert (report.stop_reason, report.urls["accepted"], report.urls["queued"]) == ("deferred", 61, 1)
+    assert {asked.host for asked in site.asked} == {well}
+    assert rows(database, "SELECT reason, tries FROM urls WHERE url LIKE 'https:%'") == [("robots_unavailable", 0)]
+    assert rows(database, "SELECT state FROM robots WHERE origin LIKE 'https:%'") == [("unavailable",)]
+
+
 def test_source_that_may_ignore_robots_by_now_waits_no_longer(database: Database) -> None:
     """Guard: `end_rests` when a crawl opens."""
     with Site(many_pages, robots=Answer(status=503, headers={"Retry-After": "600"})) as site:

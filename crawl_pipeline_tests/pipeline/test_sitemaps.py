@@ -130,6 +130,16 @@ def test_every_kind_of_sitemap_is_read_and_nesting_and_their_number_have_an_end(
     assert rows(database, "SELECT count(*) AS n FROM urls WHERE is_sitemap")[0].n == 10_000
 
 
+def test_traps_that_a_sitemap_names_are_refused_and_counted_as_those_of_a_page_are(database: Database) -> None:
+    """Guard: `SitemapVisits` admits by the loop's own `Admission`."""
+    special: dict[str, Answer] = {}
+    with Site(site_of(special)) as site:
+        traps = [site.url + "/p" + f"/again{n}" * 9 for n in range(7)]
+        special["/sitemap.xml"] = urlset(f"{site.url}/p/well", *traps)
+        report = crawl(database, contract(site, ["/"], sitemaps="auto"))
+    assert (report.traps, set(states(database))) == (7, {"/", "/p/well"})
+
+
 def site_paths(site: Site, prefix: str) -> list[str]:
     """Distinct paths below a prefix that were asked for."""
     return sorted({asked.path for asked in site.asked if asked.path.startswith(prefix)})
