@@ -17,7 +17,7 @@ _PSEUDO = re.compile(r"<\w+>|\[key\]")  # parts of a location that name a branch
 _SECRETS = ("fetch.headers", "fetch.proxy")  # what stands there by mistake may be a secret: it is never repeated
 _CREDENTIALS = re.compile(r"//[^/\s]*@")
 _UNBUILT = {
-    "fetch.proxy": "proxies are not supported: one would hide the address that the address rule has to see",
+    "fetch.proxy": "no contract names a proxy: the operator does, in CRAWL_PROXY",
     "fetch.headers_from_env": "write fetch.headers: {Name: ENVIRONMENT_VARIABLE}",
 }
 _KINDS = {

@@ -18,6 +18,8 @@ from crawl_pipeline.fetching.request_lines import header_lines, request_target
 
 # CURLOPT_QUICK_EXIT, which pycurl has no name for: never wait for a resolver thread that is still busy.
 _QUICK_EXIT = 322
+# CURLOPT_SUPPRESS_CONNECT_HEADERS, nameless there too: a proxy's answer to CONNECT is not the site's.
+_SUPPRESS_CONNECT_HEADERS = 265
 _KEPT_FOR = 60  # seconds that an idle connection may still be used
 
 
@@ -30,6 +32,7 @@ class Loop:
 
     clock: Callable[[], float]
     ca_file: str
+    proxy: str | None
     faults: list[BaseException] = field(default_factory=list)
     opened: list[socket.socket] = field(default_factory=list)  # pycurl uses a duplicate: these are to be closed
 
@@ -55,8 +58,9 @@ class Hand:
         set_option(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
         set_option(pycurl.FOLLOWLOCATION, 0)
         set_option(pycurl.PATH_AS_IS, 1)
-        set_option(pycurl.PROXY, "")  # not even the environment's: the address rule would then judge the proxy
-        set_option(pycurl.NOPROXY, "*")
+        set_option(pycurl.PROXY, self._loop.proxy or "")  # never the environment's
+        set_option(pycurl.NOPROXY, "" if self._loop.proxy else "*")
+        set_option(_SUPPRESS_CONNECT_HEADERS, 1)
         set_option(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
         set_option(pycurl.HTTP09_ALLOWED, 0)
         set_option(pycurl.HTTP_CONTENT_DECODING, 0)
@@ -81,7 +85,7 @@ class Hand:
         set_option(pycurl.HTTPHEADER, header)
         set_option(pycurl.URL, request.url)
         # As written: libcurl alone would turn %e2 into %E2.
-        set_option(pycurl.REQUEST_TARGET, request_target(request.url))
+        set_option(pycurl.REQUEST_TARGET, request_target(request.url, self._loop.proxy))
         timeout_ms, connect_ms = max(1, round(request.timeout * 1000)), max(1, round(request.connect_timeout * 1000))
         if timeout_ms != self._timeout_ms:
             set_option(pycurl.TIMEOUT_MS, timeout_ms)
@@ -128,7 +132,7 @@ class Hand:
         try:
             assert self.reception is not None
             family, kind, protocol, (ip, *_) = address
-            if not permitted(ip, self.reception.request.allow_networks):
+            if self._loop.proxy is None and not permitted(ip, self.reception.request.allow_networks):
                 self._refused.append(ip)
                 return pycurl.SOCKET_BAD
             self._has_opened = True

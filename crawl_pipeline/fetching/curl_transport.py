@@ -29,12 +29,18 @@ class CurlTransport:
     """Implements `Transport`. Starts, polls and aborts belong to one thread; `wake` to any."""
 
     def __init__(
-        self, *, max_in_flight: int, limits: Limits, ca_file: str, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_in_flight: int,
+        limits: Limits,
+        ca_file: str,
+        proxy: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_in_flight = max_in_flight
         self._limits = limits
         self._clock = clock
-        self._loop = Loop(clock=clock, ca_file=ca_file)
+        self._loop = Loop(clock=clock, ca_file=ca_file, proxy=proxy)
         self._look_at = 0.0
         self._spare: list[Hand] = []
         self._in_flight: dict[object, tuple[Hand, CurlMulti]] = {}

@@ -22,6 +22,8 @@ from crawl_pipeline.domain.pages import FetchFailure
 from crawl_pipeline.fetching.addresses import permitted, refusal
 from crawl_pipeline.fetching.reception import Reception
 
+_EVERYWHERE = ("0.0.0.0/0", "::/0")
+
 
 class Ended(http.client.HTTPException):
     """The exchange was ended by its own limits, or is no longer wanted; its verdict is in its reception."""
@@ -212,24 +214,32 @@ def _pool_class(pool: type, connection: type, allow_networks: tuple[str, ...]) -
 
 
 class GuardedAdapter(requests.adapters.HTTPAdapter):
-    """An adapter whose every connection was opened to an address that `allow_networks` permits."""
+    """An adapter whose every connection was opened to an address that `allow_networks` permits, or to the proxy."""
 
-    def __init__(self, allow_networks: tuple[str, ...], *, pool_size: int) -> None:
-        self._allow_networks = allow_networks
+    def __init__(self, allow_networks: tuple[str, ...], *, pool_size: int, proxy: str | None = None) -> None:
+        self._allow_networks = _EVERYWHERE if proxy else allow_networks
         super().__init__(pool_connections=max(10, pool_size), pool_maxsize=pool_size, max_retries=0)
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
         super().init_poolmanager(connections, maxsize, block, **options)
-        self.poolmanager.pool_classes_by_scheme = {
+        self._guard(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **options)
+        self._guard(manager)
+        return manager
+
+    def _guard(self, manager: Any) -> None:
+        manager.pool_classes_by_scheme = {
             "http": _pool_class(urllib3.HTTPConnectionPool, GuardedHTTPConnection, self._allow_networks),
             "https": _pool_class(urllib3.HTTPSConnectionPool, GuardedHTTPSConnection, self._allow_networks),
         }
 
     def close(self) -> None:
         """Close every idle connection now: urllib3 leaves that to the garbage collector."""
-        pools = self.poolmanager.pools
-        for key in pools.keys():  # noqa: SIM118  # no mapping that can be iterated
-            pool = pools.get(key)
-            if pool is not None:
-                pool.close()
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            for key in manager.pools.keys():  # noqa: SIM118  # no mapping that can be iterated
+                pool = manager.pools.get(key)
+                if pool is not None:
+                    pool.close()
         super().close()

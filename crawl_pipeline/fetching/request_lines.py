@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from crawl_pipeline.fetching.decoding import ACCEPT_ENCODING
+from crawl_pipeline.fetching.proxy import asks_proxy_itself
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FORBIDDEN = re.compile(r"[\r\n\0]")
 _OWNED = frozenset({"accept-encoding", "connection", "content-length", "expect", "host", "te", "transfer-encoding"})
 
 
-def request_target(url: str) -> str:
-    """The path and query of an absolute http(s) URL, exactly as written."""
-    rest = url.partition("#")[0].partition("://")[2]
+def request_target(url: str, proxy: str | None = None) -> str:
+    """What stands in the request line (RFC 9112, 3.2): path and query of an absolute http(s) URL, exactly as written;
+    the whole of it where `proxy` is asked for it.
+    """
+    url = url.partition("#")[0]
+    if asks_proxy_itself(proxy, url):
+        return url
+    rest = url.partition("://")[2]
     start = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
     target = rest[start:]
     return target if target.startswith("/") else "/" + target

@@ -44,11 +44,14 @@ class RequestsTransport:
         max_in_flight: int,
         limits: Limits,
         ca_file: str,
+        proxy: str | None = None,
         make_session: Callable[[], requests.Session] = requests.Session,
     ) -> None:
         self._max_in_flight = max_in_flight
         self._limits = limits
         self._ca_file = ca_file
+        self._proxy = proxy
+        self._proxies = {"http": proxy, "https": proxy} if proxy else {}
         self._make_session = make_session
         self._sessions: dict[tuple[str, ...], requests.Session] = {}
         self._in_flight: dict[object, Carriage] = {}
@@ -78,7 +81,7 @@ class RequestsTransport:
         header_lines(request.headers)
         request.url.encode("ascii")
         reception = Reception(request, self._limits, started_at=datetime.now(UTC), started=time.monotonic())
-        carriage = Carriage(reception, request_target(request.url))
+        carriage = Carriage(reception, request_target(request.url, self._proxy))
         self._in_flight[tag] = carriage
         with self._lock:
             self._busy += 1
@@ -175,7 +178,7 @@ class RequestsTransport:
             # Else `send` would read a redirect's whole body to prepare the next request.
             session.get_redirect_target = _no_redirect  # type: ignore[method-assign]  # its only switch
             for scheme in ("http://", "https://"):
-                session.mount(scheme, GuardedAdapter(networks, pool_size=self._max_in_flight))
+                session.mount(scheme, GuardedAdapter(networks, pool_size=self._max_in_flight, proxy=self._proxy))
         self._sessions[networks] = session  # the last used is the last in order
         return session
 
@@ -224,7 +227,7 @@ class RequestsTransport:
             stream=True,
             allow_redirects=False,
             verify=self._ca_file,
-            proxies={},
+            proxies=self._proxies,
             timeout=(request.connect_timeout, request.timeout),
         )
         with contextlib.closing(response):

@@ -1,7 +1,7 @@
 """What a crawl loop asks of an HTTP client, and which client it gets.
 
 One thread starts, polls and aborts; any thread may wake it. One request is one hop: no redirect is followed, no
-cookie kept, no proxy of the environment used, certificates are verified.
+cookie kept, certificates are verified.
 """
 
 from __future__ import annotations
@@ -59,11 +59,17 @@ class Transport(Protocol):
 
 
 def make_transport(
-    client: ClientName, *, max_in_flight: int, limits: Limits | None = None, ca_file: str | None = None
+    client: ClientName,
+    *,
+    max_in_flight: int,
+    limits: Limits | None = None,
+    ca_file: str | None = None,
+    proxy: str | None = None,
 ) -> Transport:
     """The client named by `fetch.client`.
 
-    `ca_file` holds the trusted certificates; by default OpenSSL's (SSL_CERT_FILE is honoured), else certifi's.
+    `proxy` (of `trusted_proxy`) enforces the address rule in the client's place. `ca_file` holds the trusted
+    certificates; by default OpenSSL's (SSL_CERT_FILE is honoured), else certifi's.
     Raises InfrastructureError when the process may not open as many sockets as `max_in_flight` needs.
     """
     ensure_descriptors(2 * max_in_flight + 128)
@@ -73,11 +79,11 @@ def make_transport(
         case "libcurl":
             from crawl_pipeline.fetching.curl_transport import CurlTransport
 
-            return CurlTransport(max_in_flight=max_in_flight, limits=limits, ca_file=ca_file)
+            return CurlTransport(max_in_flight=max_in_flight, limits=limits, ca_file=ca_file, proxy=proxy)
         case "requests":
             from crawl_pipeline.fetching.requests_transport import RequestsTransport
 
-            return RequestsTransport(max_in_flight=max_in_flight, limits=limits, ca_file=ca_file)
+            return RequestsTransport(max_in_flight=max_in_flight, limits=limits, ca_file=ca_file, proxy=proxy)
     raise ValueError(f'no HTTP client named "{client}"; clients are libcurl and requests')
 
 

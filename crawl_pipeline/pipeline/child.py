@@ -19,6 +19,7 @@ from uuid import UUID
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.pages import CrawlId, LeaseToken
 from crawl_pipeline.errors import CrawlError
+from crawl_pipeline.fetching.proxy import trusted_proxy
 from crawl_pipeline.fetching.transport import make_transport
 from crawl_pipeline.pipeline.claims import Share
 from crawl_pipeline.pipeline.crawl_loop import CrawlLoop
@@ -75,7 +76,9 @@ def _crawl(orders: Orders, hand_fd: int, stop: threading.Event) -> None:
     database.retry(
         lambda connection: crawls.start_worker(connection, orders.worker_id, crawl_id, machine_name(), os.getpid())
     )
-    transport = make_transport(contract.fetch.client, max_in_flight=orders.in_flight + 8)
+    transport = make_transport(
+        contract.fetch.client, max_in_flight=orders.in_flight + 8, proxy=trusted_proxy(os.environ)
+    )
     clock = DatabaseClock()
     leases = LeaseTable(clock, lease_for)
     observations = Observations()

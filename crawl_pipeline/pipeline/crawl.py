@@ -19,6 +19,7 @@ from crawl_pipeline.domain.outcomes import Reason, StopReason
 from crawl_pipeline.domain.pages import CrawlId, PageUrl
 from crawl_pipeline.domain.urls import Canonicalizer
 from crawl_pipeline.errors import CrawlInProgress, UsageError
+from crawl_pipeline.fetching.proxy import trusted_proxy
 from crawl_pipeline.parsing.extraction import Extractor
 from crawl_pipeline.pipeline.contract_files import LoadedContract
 from crawl_pipeline.pipeline.processes import is_alive, this_process
@@ -98,6 +99,7 @@ def open_crawl(database: Database, loaded: LoadedContract, *, run_id: str, optio
     contract = loaded.contract
     Extractor(contract)  # what the workers would stumble over is said before they start
     Requests(contract)
+    trusted_proxy(os.environ)
     source_id = find_or_add_source(database, loaded)
     if database.retry(lambda connection: sources.is_paused(connection, source_id)):
         raise UsageError(
