@@ -33,7 +33,20 @@ STOP_WITHIN = 30.0  # seconds from an interrupt to the end of a step
 SAY_EVERY = 10.0  # seconds between two lines of progress in the run's log
 
 
-@dg.op(out=dg.DynamicOut(str, description="The crawl's id; nothing when no page is due."))
+contracts = dg.AssetSpec(
+    "sources",
+    partitions_def=sources,
+    group_name=GROUP,
+    owners=OWNERS,
+    kinds={"yaml"},
+    description="One row per source contract: a YAML file of CRAWL_SOURCES says what is crawled, how, and how fresh.",
+)
+
+
+@dg.op(
+    ins={"contract": dg.In(dg.Nothing)},
+    out=dg.DynamicOut(str, description="The crawl's id; nothing when no page is due."),
+)
 def open_crawl(
     context: dg.OpExecutionContext, config: CrawlConfig, crawl_database: CrawlDatabase
 ) -> Iterator[dg.DynamicOutput[str]]:
@@ -85,31 +98,34 @@ def close_crawl(context: dg.OpExecutionContext, crawl_database: CrawlDatabase) -
     """Apply or hold removals, close the crawl and report what it did."""
     stop = threading.Event()
 
-    def work() -> crawls.CrawlReport:
+    def work() -> tuple[crawls.CrawlReport, metadata.Metadata]:
         with crawl_database.opened(stop) as database:
-            return crawls.close_crawl(database, _held_crawl(context, crawl_database, database))
+            crawl = _held_crawl(context, crawl_database, database)
+            report = crawls.close_crawl(database, crawl)
+            return report, metadata.of_crawl(database, crawl, report)
 
     with reported_failures(context):
-        report = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN)
+        report, described = run_uninterrupted(work, stop=stop, grace=STOP_WITHIN)
         observers.current().closed(report)
         context.log.info(metadata.closing_line(report))
-    return dg.Output(None, metadata=metadata.of_crawl(report))
+    return dg.Output(None, metadata=described)
 
 
 @dg.graph_asset(
     name="page_versions",
+    ins={"contract": dg.AssetIn(key="sources", dagster_type=dg.Nothing)},
     partitions_def=sources,
     group_name=GROUP,
     owners=OWNERS,
     kinds=KINDS,
     metadata=metadata.PAGE_VERSIONS,
     description=(
-        "One row per version of a page: a new one is stored only when the page's content changed. "
+        "One row per distinct content of a page: a new version is stored only when the content changed. "
         "Crawling a source (the partition) makes them, and commits the records of each page with it."
     ),
 )
-def page_versions() -> None:
-    done = open_crawl().map(crawl_worker).collect()
+def page_versions(contract: None) -> None:
+    done = open_crawl(contract).map(crawl_worker).collect()
     return close_crawl(done=done)  # type: ignore[no-any-return]  # within a graph, ops return handles
 
 
@@ -122,7 +138,7 @@ def page_versions() -> None:
     kinds=KINDS,
     metadata=metadata.RECORDS,
     description=(
-        "One row per record of a source (the partition), keyed by its natural key. The crawl commits records page by "
+        "One row per natural key: the records of a source (the partition). The crawl commits records page by "
         "page; this step re-extracts stored pages that today's rules have not seen, without any request, and reports."
     ),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dagster as dg
 
 from crawl_pipeline.defs import jobs, schedules, sensors
-from crawl_pipeline.defs.assets import page_versions, records
+from crawl_pipeline.defs.assets import contracts, page_versions, records
 from crawl_pipeline.defs.resources import CrawlDatabase
 
 defs = dg.Definitions(
-    assets=[page_versions, records],
+    assets=[contracts, page_versions, records],
     jobs=[jobs.crawl],
     sensors=sensors.ALL,
     schedules=schedules.ALL,

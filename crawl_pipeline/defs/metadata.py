@@ -12,10 +12,14 @@ from typing import Any
 
 import dagster as dg
 
+from crawl_pipeline.defs.pictures import as_markdown
+from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import StopReason, UrlState
 from crawl_pipeline.pipeline.crawl import CrawlReport, OpenedCrawl
 from crawl_pipeline.pipeline.re_extract import ReExtractReport
 from crawl_pipeline.pipeline.supervisor import Progress
+from crawl_pipeline.storage import reports
+from crawl_pipeline.storage.crawl_history import crawl_history
 from crawl_pipeline.storage.database import Database
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -57,8 +61,29 @@ RECORDS = _columns(
 )
 
 
-def of_crawl(report: CrawlReport) -> Metadata:
-    """The metadata of `page_versions` after a crawl."""
+_PAGES_QUERY = """SELECT u.url, v.title, v.version_no, v.seen_at, v.markdown
+  FROM urls u JOIN sources s USING (source_id) JOIN page_versions v USING (version_id)
+ WHERE s.source = '{source}' ORDER BY v.seen_at DESC LIMIT 100"""
+_RECORDS_QUERY = """SELECT r.record_type, r.record_key, r.data, r.last_changed_at, u.url
+  FROM records r JOIN sources s USING (source_id) JOIN urls u USING (source_id, url_key)
+ WHERE s.source = '{source}' AND r.gone_at IS NULL ORDER BY r.last_changed_at DESC LIMIT 100"""
+RECORDS_LINEAGE = dg.MetadataValue.column_lineage(
+    dg.TableColumnLineage(
+        {
+            column: [dg.TableColumnDep("page_versions", source) for source in found_in]
+            for column, found_in in {
+                "record_key": ("body_hash",),
+                "data": ("body_hash",),
+                "first_seen_at": ("seen_at",),
+                "last_changed_at": ("seen_at", "content_hash"),
+            }.items()
+        }
+    )
+)
+
+
+def of_crawl(database: Database, crawl: OpenedCrawl, report: CrawlReport) -> Metadata:
+    """The metadata of `page_versions` after a crawl, with a picture of it."""
     urls = {f"urls {state}": dg.MetadataValue.int(report.urls.get(state, 0)) for state in UrlState}
     described: dict[str, dg.MetadataValue[Any]] = {
         "dagster/row_count": dg.MetadataValue.int(report.page_versions),
@@ -82,12 +107,37 @@ def of_crawl(report: CrawlReport) -> Metadata:
         described["next due"] = dg.MetadataValue.timestamp(report.next_due_at)
     if report.holds:
         described["held removals"] = dg.MetadataValue.md(_held(report))
+    history = crawl_history(database, report.crawl_id, crawl.opened_at)
+    if history is not None:
+        described["picture"] = dg.MetadataValue.md(as_markdown(history))
+    return {**described, **of_source(database, crawl.source, _PAGES_QUERY)}
+
+
+def of_source(database: Database, source: str, query: str) -> Metadata:
+    """Whose data it is, where its contract lies, and a query to copy."""
+    with reports.snapshot(database) as connection:
+        known = reports.find_source(connection, source)
+    assert known is not None
+    contract = Contract.from_json(known.contract)
+    described: dict[str, dg.MetadataValue[Any]] = {"query": dg.MetadataValue.md(_as_sql(query, source))}
+    if known.contract_file is not None:
+        described["contract"] = dg.MetadataValue.path(known.contract_file)
+    if contract.owner is not None:
+        described["owner"] = dg.MetadataValue.text(contract.owner)
+    if contract.description:
+        described["source"] = dg.MetadataValue.text(contract.description)
     return described
+
+
+def _as_sql(query: str, source: str) -> str:
+    return f"```sql\n{query.format(source=source)}\n```"
 
 
 def of_records(database: Database, report: ReExtractReport) -> Metadata:
     """The metadata of `records`, with a preview of the first rows by natural key."""
     return {
+        **of_source(database, report.source, _RECORDS_QUERY),
+        "dagster/column_lineage": RECORDS_LINEAGE,
         "dagster/row_count": dg.MetadataValue.int(report.records),
         "versions re-extracted": dg.MetadataValue.int(report.re_extracted),
         "records added by re-extraction": dg.MetadataValue.int(report.records_added),

@@ -37,6 +37,11 @@ def test_a_run_crawls_the_source_and_a_second_one_finds_nothing_due(
     assert pages["requests per stored record"] == 1.05
     assert (records["dagster/row_count"], records["versions re-extracted"]) == (500, 0)
     assert_previewed(instance, shop)
+    assert str(pages["picture"]).startswith("![pages per second, statuses and answer times](data:image/svg+xml;base64,")
+    for said, n in ((pages, 100), (records, 100)):
+        assert (said["contract"], said["owner"]) == (str(world.sources / "demo_shop.yaml"), "team:data")
+        query = str(said["query"]).removeprefix("```sql\n").removesuffix("\n```")
+        assert len(crawling.rows(database, query)) == n
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
     assert 30 * 60 < float(run.tags["dagster/max_runtime"]) < 3 * 3600

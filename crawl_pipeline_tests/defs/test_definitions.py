@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from crawl_pipeline.definitions import defs
+from crawl_pipeline.defs.metadata import RECORDS_LINEAGE
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +53,7 @@ def test_dagster_validates_the_definitions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("name", ["page_versions", "records"])
+@pytest.mark.parametrize("name", ["sources", "page_versions", "records"])
 def test_each_asset_says_what_its_rows_are(name: str) -> None:
     spec = defs.resolve_asset_graph().get(dg.AssetKey([name]))
     assert spec.description is not None
@@ -60,8 +61,22 @@ def test_each_asset_says_what_its_rows_are(name: str) -> None:
     assert spec.partitions_def == dg.DynamicPartitionsDefinition(name="source")
 
 
-def test_records_lie_downstream_of_page_versions() -> None:
-    assert defs.resolve_asset_graph().get(dg.AssetKey(["records"])).parent_keys == {dg.AssetKey(["page_versions"])}
+def test_lineage_goes_from_contracts_over_pages_to_records() -> None:
+    graph = defs.resolve_asset_graph()
+    for name, parent in (("page_versions", "sources"), ("records", "page_versions")):
+        assert graph.get(dg.AssetKey([name])).parent_keys == {dg.AssetKey([parent])}
+    assert not graph.get(dg.AssetKey(["sources"])).is_materializable
+
+
+def test_column_lineage_names_columns_that_there_are() -> None:
+    graph = defs.resolve_asset_graph()
+    columns = {
+        name: {one.name for one in graph.get(dg.AssetKey([name])).metadata["dagster/column_schema"].columns}
+        for name in ("page_versions", "records")
+    }
+    lineage = RECORDS_LINEAGE.value.deps_by_column
+    assert set(lineage) <= columns["records"]
+    assert {dep.column_name for deps in lineage.values() for dep in deps} <= columns["page_versions"]
 
 
 def test_all_that_runs_by_itself_is_on_by_default() -> None:
