@@ -1,0 +1,1 @@
+"""What a person clicks in the UI, in a real browser."""
