@@ -52,7 +52,7 @@ class ClaimedUrl:
     expiries: int = 0
     last_fetched_at: datetime | None = None  # of the last complete answer
     outcome: UrlState | None = None  # its state
-    reason: str | None = None
+    outcome_reason: str | None = None
     etag: str | None = None
     last_modified: str | None = None
     version: KnownVersion | None = None
@@ -190,6 +190,7 @@ class CompletedPage:
     etag: str | None = None
     last_modified: str | None = None
     is_noindex: bool = False  # with `has_validators`: the page asks not to be indexed
+    robots_tags: tuple[str, ...] = ()  # with `has_validators`: its X-Robots-Tag headers
     host_failed: bool | None = None  # True: counts for the host's outage; False: a success; None: says nothing
     fetches: tuple[FetchLog, ...] = ()
     version: NewVersion | None = None

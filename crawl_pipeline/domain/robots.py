@@ -47,11 +47,12 @@ class RobotsVerdict(StrEnum):
 def robots_verdict_for_status(status: int | None) -> RobotsVerdict:
     """Judge the final answer for robots.txt; None: no answer at all.
 
-    4xx but 429 allows everything, and so does a redirect that leads nowhere; 429, 5xx and silence allow nothing yet.
+    4xx but 429 allows everything, and so does a redirect that leads nowhere; 429, 5xx and silence allow nothing yet,
+    nor does a 304, since nobody asked whether it changed.
     """
-    if status is None or status == 429 or status >= 500 or status < 200:
+    if status is None or status in (304, 429) or status >= 500 or status < 200:
         return RobotsVerdict.UNAVAILABLE
-    if status < 300 or status == 304:
+    if status < 300:
         return RobotsVerdict.PARSE
     return RobotsVerdict.ALLOW_ALL
 

@@ -39,7 +39,7 @@ def path_trap(path: str, limits: TrapLimits) -> str | None:
     Segments of digits alone may repeat as they like: dates and positional filters do (`/11/11/11`, `/list/0/0/0/0`).
     """
     slashes = path.count("/")
-    if slashes <= limits.max_repeats:
+    if slashes <= min(limits.max_repeats, limits.max_path_segments):
         return None
     segments = path.split("/")
     if len([segment for segment in segments if segment]) > limits.max_path_segments:

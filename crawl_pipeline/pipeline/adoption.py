@@ -27,6 +27,7 @@ class Adoption:
         self._thread = thread
         self._visits = visits
         self._give_up = give_up
+        self._asked: set[UrlKey] = set()  # targets that the database is asked about: another's redirect comes too late
 
     def adopt(self, visit: Visit, target: Visit, then: Callable[[bool], None]) -> None:
         """Tell `then` whether the target is this visit's, which it is unless somebody else visits it or has."""
@@ -46,7 +47,13 @@ class Adoption:
             held.waiting.remove(waiting)
             target.claimed = waiting
             adopted(True)
-        elif key in self._visits:
+        elif key in self._visits or key in self._asked:
             adopted(False)
         else:
-            self._thread.ask(lambda: self._frontier.adopt(held.token, target.claimed, origin), adopted)
+
+            def answered(is_adopted: bool) -> None:
+                self._asked.discard(key)
+                adopted(is_adopted)
+
+            self._asked.add(key)
+            self._thread.ask(lambda: self._frontier.adopt(held.token, target.claimed, origin), answered)

@@ -18,7 +18,7 @@ from crawl_pipeline.pipeline.database_thread import DatabaseThread
 from crawl_pipeline.pipeline.decide import Decider, Verdict, is_host_trouble, judge_exchange, redirected
 from crawl_pipeline.pipeline.known_links import KnownLinks
 from crawl_pipeline.pipeline.leases import DatabaseClock
-from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, with_content
+from crawl_pipeline.pipeline.reading import PageReader, Reading, body_hash, robots_tags, with_content
 from crawl_pipeline.pipeline.sitemap_visits import SitemapVisits
 from crawl_pipeline.pipeline.soft_404_gate import Soft404Gate
 from crawl_pipeline.pipeline.visit import Visit
@@ -93,7 +93,7 @@ class Answers:
         """Hand over a page whose content is not looked at."""
         if verdict.leads_to is not None:
             links = self._known_links.unknown((verdict.leads_to,), visit.claimed.depth)
-        self._hand_over(visit, replace(self._decided(visit, verdict), links=links))
+        self._hand(visit, replace(self._decided(visit, verdict), links=links))
 
     def _take_for_target(self, visit: Visit, exchange: Exchange) -> None:
         """Redirects ended at another page: what came is that page's, where nobody has visited it yet."""
@@ -103,17 +103,19 @@ class Answers:
 
         def decide(is_adopted: bool) -> None:
             if is_adopted:
-                self.take(target, exchange, None)  # first, so that its records are stored when it takes them over
+                # The target first, so that its records are stored when it takes over those of the page that led to it.
+                target.led_by = lambda: self.decide(visit, verdict)
+                self.take(target, exchange, None)
             else:
                 visit.note(exchange)
-            self.decide(visit, verdict)
+                self.decide(visit, verdict)
 
         self._adopt(visit, target, decide)
 
     def _read(self, visit: Visit, exchange: Exchange) -> None:
         assert visit.page is not None
         claimed, token = visit.claimed, visit.slot.held.token
-        tags = [value for name, value in exchange.headers if name == "x-robots-tag"]
+        tags = robots_tags(exchange)
         reading = self._reader.read(
             exchange.body, exchange.header("content-type"), visit.url, visit.page, token, claimed.depth, tags
         )
@@ -182,7 +184,12 @@ class Answers:
             client=self._client,
             links=self._known_links.unknown(reading.links, visit.claimed.depth + 1),
         )
+        self._hand(visit, page)
+
+    def _hand(self, visit: Visit, page: CompletedPage) -> None:
         self._hand_over(visit, page)
+        if visit.led_by is not None:
+            visit.led_by()
 
     def _decided(self, visit: Visit, verdict: Verdict) -> CompletedPage:
         held = visit.slot.held

@@ -269,7 +269,8 @@ def _prepare(database: Database, contract: Contract, row: CrawlRow) -> None:
     if is_changed or (previous is not None and previous.contract_version != contract.version):
         reasons += [*_RULES, Reason.ROBOTS.value]
     sources.reopen_cancelled(database, row.source_id, reasons)
-    _look_at_denied_again(database, row, since=previous.opened_at if previous is not None else row.opened_at)
+    since = previous.opened_at if previous is not None else row.opened_at
+    _look_at_denied_again(database, row, since, is_obeying=contract.politeness.robots == "obey")
     if row.options.get("force"):
         sources.make_all_due(database, row.source_id, row.opened_at)
     canonicalizer = Canonicalizer(contract.urls)
@@ -279,10 +280,12 @@ def _prepare(database: Database, contract: Contract, row: CrawlRow) -> None:
         sources.discover(database, row.source_id, _pages(canonicalizer, sitemaps), is_sitemap=True)
 
 
-def _look_at_denied_again(database: Database, row: CrawlRow, since: datetime) -> None:
+def _look_at_denied_again(database: Database, row: CrawlRow, since: datetime, *, is_obeying: bool) -> None:
     """Queue again what a robots.txt denied that changed since. Of one that expired a single URL: looking at it makes a
     worker fetch robots.txt, and the rest follows if it changed."""
     robots.end_rests(database, row.source_id)
+    if not is_obeying:
+        robots.forget_delays(database, row.source_id)
     origins = database.retry(lambda connection: robots.origins_to_look_at(connection, row.source_id, since))
     for origin, is_changed in origins:
         sources.reopen_denied(database, origin, row.source_id, only_one=not is_changed)

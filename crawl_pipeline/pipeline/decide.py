@@ -126,10 +126,10 @@ class Decider:
 
     def _answered(self, page: CompletedPage, claimed: ClaimedUrl, path: str, now: datetime) -> CompletedPage:
         reason = Reason(page.reason) if page.reason else None
-        if reason in _MISSING and claimed.reason in (*_MISSING, Reason.GONE):
+        if reason in _MISSING and claimed.outcome_reason in (*_MISSING, Reason.GONE):
             reason = Reason.GONE
             page = replace(page, reason=reason.value, records=())  # confirmed: its records are no page's any more
-        was_gone = claimed.reason == Reason.GONE and claimed.last_fetched_at is not None
+        was_gone = claimed.outcome_reason == Reason.GONE and claimed.last_fetched_at is not None
         since = now - claimed.last_fetched_at if was_gone and claimed.last_fetched_at else None
         due_at = self._revisit.next_due(path, now, page.state, reason, gone_since_check=since)
         return replace(page, tries=0, is_checked=True, due_at=due_at)

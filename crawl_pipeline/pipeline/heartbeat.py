@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -98,8 +98,11 @@ class Heartbeat(threading.Thread):
         """Tell how hosts answered; drain what any worker put to rest (429, an outage) or saw in trouble."""
         seen = self._observations.take(time.monotonic())
         if seen:
-            told = self._frontier.observe_hosts(seen)
-            self._observations.put_back([one for one in seen if one.host_id not in told])
+            told: Container[int] = ()
+            try:
+                told = self._frontier.observe_hosts(seen)
+            finally:
+                self._observations.put_back([one for one in seen if one.host_id not in told])
         tokens = self._tokens()
         hosts = self._frontier.to_drain(tokens) if tokens else []
         if hosts:

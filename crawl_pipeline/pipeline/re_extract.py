@@ -164,7 +164,9 @@ def _read(
             new_urls=0,
             records=None,
         )
-    reading = reader.read(stored.body, stored.content_type, stored.final_url, page, _NO_LEASE, stored.depth)
+    reading = reader.read(
+        stored.body, stored.content_type, stored.final_url, page, _NO_LEASE, stored.depth, stored.robots_tags
+    )
     new_urls, found = 0, reading.links
     if found:
         new_urls = sources.discover(

@@ -86,7 +86,7 @@ class PageReader:
         page: PageUrl,
         token: LeaseToken,
         depth: int,
-        robots_tags: Sequence[str] = (),
+        robots_tags: Sequence[str],
     ) -> Reading:
         """Read a page: never raises for what is in it, never takes longer than `page_timeout`."""
         try:
@@ -176,6 +176,11 @@ class PageReader:
             raise PageTimeout
 
 
+def robots_tags(exchange: Exchange) -> tuple[str, ...]:
+    """The X-Robots-Tag headers of an answer."""
+    return tuple(value for name, value in exchange.headers if name == "x-robots-tag")
+
+
 def body_hash(body: bytes) -> bytes:
     """The name under which a body is stored: SHA-256 of its bytes."""
     return hashlib.sha256(body).digest()
@@ -205,6 +210,7 @@ def with_content(
         etag=exchange.header("etag"),
         last_modified=exchange.header("last-modified"),
         is_noindex=reading.is_noindex,
+        robots_tags=robots_tags(exchange),
         links=links,
     )
     if known is not None:

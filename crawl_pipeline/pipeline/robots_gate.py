@@ -192,7 +192,7 @@ class RobotsGate:
         if delay is not None and delay > self._max_delay:
             log.warning("crawl_delay_capped", extra={"origin": origin, "asked": delay, "kept": self._max_delay})
             delay = self._max_delay
-        is_slower = robots.ask_crawl_delay(self._database, self._source_id, host_id, delay)
+        is_slower = robots.ask_crawl_delay(self._database, self._source_id, host_id, origin, delay)
         return _Learnt(row=row, rules=rules, is_slower=is_slower)
 
     def _answered(self, origin: str, learnt: _Learnt) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from crawl_pipeline.domain.contract import Contract
@@ -26,7 +26,7 @@ class Visit:
     """A claimed URL in a slot. `url` is the hop that is requested next or was requested last, `target` its identity
     where it is another page than the claimed one."""
 
-    __slots__ = ("claimed", "fetches", "hops", "is_unasked", "page", "probe", "slot", "target", "url")
+    __slots__ = ("claimed", "fetches", "hops", "is_unasked", "led_by", "page", "probe", "slot", "target", "url")
 
     def __init__(self, slot: Slot, claimed: ClaimedUrl, page: PageUrl | None) -> None:
         self.slot = slot
@@ -37,6 +37,7 @@ class Visit:
         self.probe: str | None = None  # the made-up URL that the host is asked for, instead of a hop of the page
         self.hops = {claimed.url}
         self.fetches: list[FetchLog] = []
+        self.led_by: Callable[[], None] | None = None  # hands over the page that redirected to this one, after it
         self.is_unasked = False  # judged without a request: it takes no slot
 
     @property

@@ -23,7 +23,7 @@ _TYPES = {
     "complete": (
         "int uuid text "
         "uuid[] uuid[] int[] text[] text[] timestamptz[] smallint[] boolean[] boolean[] boolean[] "
-        "text[] text[] boolean[] boolean[] uuid[] "
+        "text[] text[] boolean[] text[] boolean[] uuid[] "
         "int[] bytea[] int[] bytea[] bytea[] text[] text[] text[] text[] text[] text[] text[] "
         "int[] text[] bytea[] "
         "int[] uuid[] text[] text[] smallint[] boolean[] "

@@ -211,7 +211,8 @@ SELECT u.url, u.state, u.outcome, u.reason, u.depth, u.is_sitemap, u.is_noindex,
  WHERE u.source_id = :s AND u.url_key = :k
 """
 _HOST = """
-SELECT h.authority, h.slots, h.min_delay, b.slots AS asked_slots, b.min_delay AS asked_min_delay, p.crawl_delay,
+SELECT h.authority, h.slots, h.min_delay, b.slots AS asked_slots, b.min_delay AS asked_min_delay,
+       (SELECT max(p.crawl_delay) FROM host_policies p WHERE p.host_id = h.host_id AND p.source_id = :s) AS crawl_delay,
        (SELECT coalesce(sum(cardinality(l.slot_nos)), 0) FROM leases l WHERE l.host_id = h.host_id) AS slots_in_use,
        nullif(h.next_request_at, 'epoch') AS next_request_at, nullif(h.blocked_until, 'epoch') AS blocked_until,
        h.blocked_reason, h.failures, h.outages, h.throttles,
@@ -220,7 +221,6 @@ SELECT h.authority, h.slots, h.min_delay, b.slots AS asked_slots, b.min_delay AS
        (SELECT min(q.ready_at) FROM queues q
          WHERE q.source_id = :s AND q.host_id = h.host_id AND q.ready_at < 'infinity') AS ready_at
   FROM hosts h CROSS JOIN LATERAL host_budget(h) b
-  LEFT JOIN host_policies p ON p.host_id = h.host_id AND p.source_id = :s
  WHERE h.authority = :authority
 """
 _LEASE = """

@@ -188,11 +188,12 @@ class Frontier:
         fetches = [(n, fetch) for n, p in numbered for fetch in p.fetches]
         return [
             *columns(
-                15,
+                16,
                 (
                     (
                         *(p.token, p.key, p.host_id, p.state.value, p.reason, p.due_at, p.tries, p.is_sitemap),
                         *(p.is_checked, p.has_validators, storable(p.etag), storable(p.last_modified), p.is_noindex),
+                        storable("\n".join(p.robots_tags) or None),
                         *(p.host_failed, p.redirected_to),
                     )
                     for p in pages
@@ -279,7 +280,7 @@ def _claimed(row: Any) -> ClaimedUrl:
         expiries=row.o_expiries,
         last_fetched_at=row.o_last_fetched_at,
         outcome=UrlState(row.o_outcome) if row.o_outcome else None,
-        reason=row.o_reason,
+        outcome_reason=row.o_outcome_reason,
         etag=row.o_etag,
         last_modified=row.o_last_modified,
         version=version,

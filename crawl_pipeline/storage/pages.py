@@ -27,6 +27,7 @@ class StoredPage:
     version_id: int
     body: bytes
     content_type: str | None
+    robots_tags: tuple[str, ...]  # X-Robots-Tag of the last answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,8 @@ def stale(
         with long_statements(connection):  # where nothing is stale it looks at every page
             rows = connection.execute(
                 sa.text("""
-                    SELECT u.url_key, u.url, u.depth, u.version_id, v.final_url, v.content_type, b.body, b.size_bytes
+                    SELECT u.url_key, u.url, u.depth, u.version_id, u.robots_tags, v.final_url, v.content_type,
+                           b.body, b.size_bytes
                       FROM urls u JOIN extractions e USING (version_id) JOIN page_versions v USING (version_id)
                       JOIN bodies b USING (body_hash)
                      WHERE u.source_id = :s AND u.url_key > :after
@@ -92,6 +94,7 @@ def stale(
                 version_id=row.version_id,
                 body=decompress(bytes(row.body), row.size_bytes),
                 content_type=row.content_type,
+                robots_tags=tuple((row.robots_tags or "").splitlines()),
             )
             for row in rows
         ]

@@ -121,11 +121,13 @@ def hand_back(database: Database, origin: str) -> None:
     )
 
 
-def ask_crawl_delay(database: Database, source_id: int, host_id: int, delay: timedelta | None) -> bool:
-    """What a source's robots.txt group asks of a host. Returns whether living leases are too quick for it."""
-    statement = sa.text("SELECT ask_crawl_delay(:s, :h, CAST(:d AS interval))")
+def ask_crawl_delay(database: Database, source_id: int, host_id: int, origin: str, delay: timedelta | None) -> bool:
+    """What a source's robots.txt group at an origin asks of its host. Returns whether living leases are too quick."""
+    statement = sa.text("SELECT ask_crawl_delay(:s, :h, :o, CAST(:d AS interval))")
     return database.retry(
-        lambda connection: bool(connection.execute(statement, {"s": source_id, "h": host_id, "d": delay}).scalar_one())
+        lambda connection: bool(
+            connection.execute(statement, {"s": source_id, "h": host_id, "o": origin, "d": delay}).scalar_one()
+        )
     )
 
 
@@ -145,6 +147,12 @@ def end_rests(database: Database, source_id: int) -> None:
         UPDATE queues SET rests_until = 'epoch' FROM q
          WHERE queues.source_id = :s AND (queues.host_id, queues.lane) = (q.host_id, q.lane)
     """)
+    database.retry(lambda connection: connection.execute(statement, {"s": source_id}).close())
+
+
+def forget_delays(database: Database, source_id: int) -> None:
+    """The source obeys robots.txt no more: the delays that it asked of hosts for its sake hold nobody back."""
+    statement = sa.text("DELETE FROM host_policies WHERE source_id = :s")
     database.retry(lambda connection: connection.execute(statement, {"s": source_id}).close())
 
 

@@ -175,7 +175,7 @@ def _completed(
     for lease, claimed in claims:
         exchange, page = by_url[claimed.url], _page(contract, claimed.url)
         kind, hashed = exchange.header("content-type"), body_hash(exchange.body)
-        reading = reader.read(exchange.body, kind, page.url, page, LeaseToken(UUID(int=0)), 0)
+        reading = reader.read(exchange.body, kind, page.url, page, LeaseToken(UUID(int=0)), 0, ())
         new = known.unknown(reading.links[:1], 1)
         known.remember(new)
         decided = decider.decide(

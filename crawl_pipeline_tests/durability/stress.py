@@ -109,7 +109,9 @@ class Conductor:
             self._crawls.append((source_id, world.crawl(source_id)))
         for number, delay in enumerate(plan.delays):
             host_id = world.scalar("SELECT host_id FROM hosts WHERE authority = :a", a=f"h{number}")
-            robots.ask_crawl_delay(self._database, self._crawls[0][0], host_id, timedelta(seconds=delay))
+            robots.ask_crawl_delay(
+                self._database, self._crawls[0][0], host_id, f"https://h{number}", timedelta(seconds=delay)
+            )
 
     def _start(self, index: int) -> None:
         worker_id = f"w{next(self._numbers)}"

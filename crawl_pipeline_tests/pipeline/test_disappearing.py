@@ -10,7 +10,7 @@ from crawl_pipeline.pipeline.crawl import apply_removals
 from crawl_pipeline.storage import quarantine, sources
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import wait_until
-from crawl_pipeline_tests.crawling import contract, crawl, rows, states
+from crawl_pipeline_tests.crawling import contract, crawl, rows, start, states
 from crawl_pipeline_tests.site import NOT_FOUND, Answer, Asked, Site, page
 from crawl_pipeline_tests.storage.invariants import broken_invariants
 
@@ -167,3 +167,34 @@ def test_second_look_at_a_missing_page_is_a_later_crawl_s(database: Database, st
             database, "SELECT extract(epoch FROM due_at - last_fetched_at) AS wait FROM urls WHERE reason = 'gone'"
         )
     assert 3.5 <= row.wait <= 4.5
+
+
+def test_transient_failure_between_two_404s_does_not_make_the_first_forgotten(database: Database) -> None:
+    """Guard: `outcome_reason`; the reason of the queue, a timeout's, would take the place of the first 404."""
+    answer = page("a")
+    with Site(lambda asked: answer if asked.path == "/a" else page("start", "/a")) as site:
+        loaded = contract(site, fetch={"tries": 4})
+        crawl(database, loaded)
+        answer = NOT_FOUND
+        crawl(database, loaded, force=True)
+        assert states(database)["/a"] == "rejected not_found"
+        answer = Answer(status=425)
+        running = start(database, loaded, force=True)
+        wait_until(lambda: states(database)["/a"] == "queued transient_status", within=30)
+        answer = NOT_FOUND
+        running.finish()
+        assert states(database)["/a"] == "rejected gone"
+
+
+def test_limit_that_ends_a_retry_restores_what_the_last_answer_said(database: Database) -> None:
+    """Guard: `cancel_queued` restores the outcome's reason, not the queue's."""
+    answer = NOT_FOUND
+    with Site(lambda asked: answer if asked.path == "/a" else page("start", "/a")) as site:
+        crawl(database, contract(site))
+        answer = Answer(status=425)
+        running = start(database, contract(site), force=True)
+        wait_until(lambda: states(database)["/a"] == "queued transient_status", within=30)
+        running.stop.set()
+        running.join()
+        sources.cancel_queued(database, running.opened.source_id, "deadline")
+    assert states(database)["/a"] == "rejected not_found"

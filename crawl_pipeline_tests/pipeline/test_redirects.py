@@ -221,6 +221,36 @@ def test_records_of_a_page_that_becomes_a_redirect_pass_to_the_page_that_yields_
     assert broken_invariants(database) == {}
 
 
+@pytest.mark.parametrize("target", ["page", "missing", "sorry"])
+def test_many_urls_that_lead_to_one_target_at_once_end_and_lose_nothing(database: Database, target: str) -> None:
+    """Guard: `_asked` in `Adoption`; without it two of them adopt the target, and both copies are committed."""
+    old = [f"/old/{n}" for n in range(40)]
+    there = {"page": page("there"), "missing": NOT_FOUND, "sorry": page("Sorry", text="This was not found, oops.")}
+    pages = {"/": page("start", *old), "/new": there[target], **dict.fromkeys(old, to("/new"))}
+    with Site(answers(pages)) as site:
+        report = crawl(database, contract(site, politeness={"slots": 16}), within=90)
+        asked = [one for one in site.asked if "no-such-page" not in one.path and one.path != "/robots.txt"]
+    assert report.urls["rejected"] == (41 if target == "missing" else 40)
+    assert {state for url, state in states(database).items() if url in old} == {"rejected redirected"}
+    made_up = rows(database, "SELECT count(*) AS n FROM fetches WHERE url LIKE '%no-such-page%'")[0].n
+    assert len(rows(database, "SELECT 1 FROM fetches")) - made_up == len(asked) == report.requests
+    assert rows(database, "SELECT 1 FROM workers WHERE ended_by LIKE 'exit 1%'") == []
+    assert broken_invariants(database) == {}
+
+
+def test_records_pass_to_a_target_that_is_compared_with_a_made_up_page_first(database: Database) -> None:
+    """Guard: `led_by`; without it the page that redirects is committed before its target claims the record."""
+    pages = {"/": page("start", "/a"), "/a": page("Sorry", text="one")}
+    with Site(answers(pages)) as site:
+        loaded = contract(site, records=[{**RECORD, "match": ["/a", "/new"], "guard": {"max_drop": 1.0}}])
+        crawl(database, loaded)
+        assert items(database) == {"Sorry": "/a"}
+        pages |= {"/a": to("/new"), "/new": page("Sorry", text="one")}
+        rows(database, "DELETE FROM soft_404s RETURNING 1")  # it is to be asked again, now for the target
+        crawl(database, loaded, force=True)
+    assert items(database) == {"Sorry": "/new"}
+
+
 def test_max_pages_holds_where_every_page_is_a_redirect_s_target(database: Database) -> None:
     pages = {"/": page("start", *(f"/old/{n}" for n in range(30)))}
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from crawl_pipeline.pipeline.re_extract import re_extract
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import wait_until
 from crawl_pipeline_tests.crawling import contract, crawl, rows, start, states
@@ -388,3 +389,23 @@ def test_page_that_says_noindex_is_stored_with_a_flag_or_rejected_and_its_links_
         report = crawl(database, rejecting)
     assert (report.urls["accepted"], report.urls["rejected"]) == (5, 4)
     assert {row.reason for row in rows(database, "SELECT reason FROM urls WHERE state = 'rejected'")} == {"noindex"}
+
+
+def test_header_that_says_nofollow_holds_for_re_extraction_too(database: Database) -> None:
+    """Guard: `robots_tags` of the last answer; without it changed rules alone would follow the links."""
+    links = {"/closed": Answer(body=page("closed", "/behind").body, headers={"X-Robots-Tag": "nofollow"})}
+    with Site(lambda asked: links.get(asked.path) or page(asked.path, "/closed")) as site:
+        crawl(database, contract(site))
+        changed = contract(site, records=[{"type": "item", "key": ["title"], "fields": {"title": {"css": "h1"}}}])
+        report = re_extract(database, changed, run_id="again")
+    assert (report.re_extracted, report.records, report.new_urls) == (2, 2, 0)
+    assert set(states(database)) == {"/", "/closed"}
+
+
+def test_source_that_obeys_no_more_holds_its_host_back_no_more(database: Database) -> None:
+    """Guard: `forget_delays` when a crawl opens."""
+    with Site(many_pages, robots=rules("Crawl-delay: 2")) as site:
+        crawl(database, contract(site), max_pages=1)
+        assert [row.crawl_delay.total_seconds() for row in rows(database, "SELECT * FROM host_policies")] == [2]
+        crawl(database, contract(site, politeness={"robots": "ignore"}), within=50)  # 61 pages; two minutes at 2 s
+    assert rows(database, "SELECT 1 FROM host_policies") == []

@@ -105,7 +105,7 @@ def test_budget_is_the_strictest_of_all_sources_and_their_robots(world: World) -
     assert host(world) == (8, seconds(0))
     finish_all(frontier, [lease])
     world.seed(patient, f"{A}p")
-    robots.ask_crawl_delay(world.database, patient, host_id, seconds(0.5))
+    robots.ask_crawl_delay(world.database, patient, host_id, f"https://{A}", seconds(0.5))
     world.seed(quick, f"{A}2")
     world.wake_hosts()
     assert claim(frontier)[0].period == seconds(0.5)
@@ -242,3 +242,31 @@ def test_source_without_a_live_crawl_keeps_nobody_waiting(world: World) -> None:
 def test_batches_are_short_while_others_wait(world: World) -> None:
     frontiers = crowd(world, 2, 2, 100)
     assert [len(lease.urls) for lease in claim(frontiers["s0"])] == [16]
+
+
+def test_http_and_https_of_a_host_each_keep_the_delay_that_they_ask_for(world: World) -> None:
+    """Guard: the origin in the key of `host_policies`; the last robots.txt looked at would decide for both."""
+    shop = world.source("shop", slots=2, min_delay=0)
+    world.seed(shop, A)
+    host_id = world.scalar("SELECT host_id FROM hosts")
+    robots.ask_crawl_delay(world.database, shop, host_id, "https://a", seconds(3))
+    robots.ask_crawl_delay(world.database, shop, host_id, "http://a", seconds(1))
+    assert world.scalar("SELECT b.min_delay FROM hosts h, host_budget(h) b") == seconds(3)
+    robots.ask_crawl_delay(world.database, shop, host_id, "http://a", None)
+    assert world.scalar("SELECT b.min_delay FROM hosts h, host_budget(h) b") == seconds(3)
+    robots.ask_crawl_delay(world.database, shop, host_id, "https://a", None)
+    assert world.scalar("SELECT b.min_delay FROM hosts h, host_budget(h) b") == seconds(0)
+
+
+def test_slot_for_a_foreign_robots_is_paced_by_the_budget_that_is_to_come(world: World) -> None:
+    """Guard: `host_budget` in `claim_slot`; the delay in force may still be shorter."""
+    shop, other = world.source("shop", slots=2, min_delay=0), world.source("other", slots=2, min_delay=0)
+    world.seed(shop, A)
+    host_id = world.scalar("SELECT host_id FROM hosts")
+    robots.ask_crawl_delay(world.database, shop, host_id, "http://a", seconds(5))
+    now = world.scalar("SELECT clock_timestamp()")
+    world.execute("UPDATE hosts SET min_delay = '0', next_request_at = :now", now=now)
+    slot = world.frontier(other, world.crawl(other)).claim_slot("a")
+    assert slot is not None
+    assert slot[1] - now >= seconds(5)
+    assert host(world) == (2, seconds(5))

@@ -183,7 +183,7 @@ def test_product_token_is_the_name_that_robots_txt_uses(user_agent: str, token: 
     [
         (200, RobotsVerdict.PARSE),
         (204, RobotsVerdict.PARSE),
-        (304, RobotsVerdict.PARSE),
+        (304, RobotsVerdict.UNAVAILABLE),
         (301, RobotsVerdict.ALLOW_ALL),
         (400, RobotsVerdict.ALLOW_ALL),
         (401, RobotsVerdict.ALLOW_ALL),

@@ -59,6 +59,12 @@ def test_shapes_of_honest_sites_are_pages(href: str) -> None:
     assert isinstance(admit(href), PageUrl)
 
 
+def test_one_limit_that_is_raised_does_not_switch_the_other_off() -> None:
+    admission = Admission(contract(max_repeats=100, max_path_segments=3))
+    assert admit("/a/b/c/d", admission) == Refusal(reason=Reason.TRAP, rule="limits.max_path_segments 3")
+    assert isinstance(admit("/a/a/a", admission), PageUrl)
+
+
 def test_facets_of_one_path_are_cut_and_what_was_taken_stays() -> None:
     admission = Admission(contract(max_url_variants=50), remember=1)  # no cache: every link is judged again
     hrefs = [f"/shop?brand={n}&color=1&size=2&sort=3" for n in range(60)]

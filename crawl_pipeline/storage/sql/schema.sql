@@ -93,8 +93,9 @@ CREATE TABLE hosts (
 CREATE TABLE host_policies (  -- what a source's robots.txt group asks of a host, beside the source's own wishes
   source_id   int NOT NULL REFERENCES sources,
   host_id     int NOT NULL REFERENCES hosts,
+  origin      text NOT NULL,               -- http and https of one host may ask for different delays
   crawl_delay interval NOT NULL,
-  PRIMARY KEY (host_id, source_id)
+  PRIMARY KEY (host_id, source_id, origin)
 );
 
 CREATE TABLE robots (  -- per origin (scheme and authority): its last answer; what it said is the newest row of robots_history
@@ -177,11 +178,13 @@ CREATE TABLE urls (
   tries           smallint NOT NULL DEFAULT 0,     -- transient failures since the last complete answer
   expiries        smallint NOT NULL DEFAULT 0,     -- workers that died with it
   is_noindex      boolean NOT NULL DEFAULT false,  -- its last 200 asks not to be indexed
+  robots_tags     text,                      -- X-Robots-Tag of its last 200, one value a line
   is_sitemap      boolean NOT NULL DEFAULT false,  -- yields URLs only; counted nowhere as a page
   state           text NOT NULL DEFAULT 'queued' CHECK (state IN
     ('queued', 'active', 'accepted', 'unchanged', 'rejected', 'quarantined', 'cancelled')),
   outcome         text CHECK (outcome IN ('accepted', 'unchanged', 'rejected')),  -- of the last complete answer
-  reason          text,
+  reason          text,                      -- of the state
+  outcome_reason  text,                      -- of the outcome: what a timeout in between does not overwrite
   url             text NOT NULL,
   etag            text,
   last_modified   text,

@@ -40,7 +40,7 @@ CREATE OR REPLACE FUNCTION claim(
   p_horizon interval DEFAULT '1 second', p_max_hosts int DEFAULT 64, p_max_slots int DEFAULT 1000000)
 RETURNS TABLE (
   o_token uuid, o_host int, o_authority text, o_expires_at timestamptz, o_first_starts timestamptz[], o_period interval, o_delay interval,
-  o_failures int, o_key uuid, o_url text, o_is_sitemap boolean, o_depth smallint, o_tries smallint, o_expiries smallint, o_outcome text, o_reason text,
+  o_failures int, o_key uuid, o_url text, o_is_sitemap boolean, o_depth smallint, o_tries smallint, o_expiries smallint, o_outcome text, o_outcome_reason text,
   o_last_fetched_at timestamptz, o_etag text, o_last_modified text, o_version bigint, o_body_hash bytea, o_content_hash bytea, o_extractor text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -155,14 +155,14 @@ BEGIN
           INTO o_first_starts FROM unnest(v_free) k;
       ELSE o_first_starts := array_fill(greatest(v_start, h.grid_anchor), ARRAY[cardinality(v_free)]); END IF;
       v_keys := '{}';
-      FOR o_key, o_url, o_is_sitemap, o_depth, o_tries, o_expiries, o_outcome, o_reason, o_last_fetched_at,
+      FOR o_key, o_url, o_is_sitemap, o_depth, o_tries, o_expiries, o_outcome, o_outcome_reason, o_last_fetched_at,
           o_etag, o_last_modified, o_version, o_body_hash,
           o_content_hash, o_extractor IN
         WITH u AS (
           UPDATE urls u SET state = 'active', lease_token = o_token WHERE u.ctid = ANY (v_tids[1:v_take])
-          RETURNING u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.last_fetched_at, u.etag,
+          RETURNING u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.outcome_reason, u.last_fetched_at, u.etag,
                     u.last_modified, u.version_id, u.due_at)
-        SELECT u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.reason, u.last_fetched_at, u.etag,
+        SELECT u.url_key, u.url, u.is_sitemap, u.depth, u.tries, u.expiries, u.outcome, u.outcome_reason, u.last_fetched_at, u.etag,
                u.last_modified, u.version_id, v.body_hash, e.content_hash, e.extractor_version
           FROM u LEFT JOIN page_versions v ON v.version_id = u.version_id LEFT JOIN extractions e ON e.version_id = u.version_id
          ORDER BY u.due_at
@@ -184,7 +184,7 @@ END $$;
 -- host's budget holds; to be released after the request. o_start: when it may start. No row: not now (no slot, a rest, another's claim).
 CREATE OR REPLACE FUNCTION claim_slot(p_crawl uuid, p_run text, p_worker text, p_authority text, p_lease_for interval)
 RETURNS TABLE (o_token uuid, o_start timestamptz) LANGUAGE plpgsql AS $$
-DECLARE cr crawls%ROWTYPE; h hosts%ROWTYPE; t timestamptz; v_used smallint[]; v_free smallint; v_per interval;
+DECLARE cr crawls%ROWTYPE; h hosts%ROWTYPE; b record; t timestamptz; v_used smallint[]; v_free smallint; v_per interval;
 BEGIN
   SELECT * INTO cr FROM crawls WHERE crawl_id = p_crawl AND state = 'open' AND run_id = p_run;
   IF NOT FOUND THEN RETURN; END IF;
@@ -193,11 +193,17 @@ BEGIN
   IF NOT FOUND THEN RETURN; END IF;
   t := clock_timestamp();
   SELECT coalesce(array_agg(s.n), '{}') INTO v_used FROM leases l CROSS JOIN LATERAL unnest(l.slot_nos) AS s(n) WHERE l.host_id = h.host_id;
+  SELECT * INTO b FROM host_budget(h);            -- as in `claim`: a changed budget waits until no lease of the host lives
+  IF b.slots IS NOT NULL AND (h.slots, h.min_delay) IS DISTINCT FROM (b.slots, b.min_delay) THEN
+    IF v_used <> '{}' THEN RETURN; END IF;
+    h.next_request_at := h.next_request_at + greatest(b.min_delay - h.min_delay, interval '0');
+    h.slots := b.slots; h.min_delay := b.min_delay;
+  END IF;
   SELECT min(k)::smallint INTO v_free FROM generate_series(0, h.slots - 1) k WHERE NOT k = ANY (v_used);
   IF v_free IS NULL OR h.blocked_until > t OR (v_used <> '{}' AND h.failures >= 5) THEN RETURN; END IF;
   IF v_used = '{}' THEN
     h.grid_anchor := greatest(t, h.next_request_at);
-    UPDATE hosts SET grid_anchor = h.grid_anchor WHERE host_id = h.host_id;
+    UPDATE hosts x SET grid_anchor = h.grid_anchor, slots = h.slots, min_delay = h.min_delay WHERE x.host_id = h.host_id;
   END IF;
   v_per := h.min_delay * h.slots; o_start := h.grid_anchor + h.min_delay * v_free;
   IF v_per > '0' THEN o_start := o_start + v_per * ceil(greatest(0, extract(epoch FROM t - o_start) / extract(epoch FROM v_per)))::float8; END IF;

@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION complete(
   p_source int, p_crawl uuid, p_worker text,
   p_token uuid[], p_key uuid[], p_host int[], p_state text[], p_reason text[], p_due timestamptz[], p_tries smallint[],
-  p_is_sitemap boolean[], p_is_checked boolean[], p_validators boolean[], p_etag text[], p_last_modified text[], p_is_noindex boolean[], p_host_failed boolean[],
+  p_is_sitemap boolean[], p_is_checked boolean[], p_validators boolean[], p_etag text[], p_last_modified text[], p_is_noindex boolean[], p_robots_tags text[], p_host_failed boolean[],
   p_redirected_to uuid[], v_page int[], v_body_hash bytea[], v_size int[], v_body bytea[], v_content_hash bytea[], v_extractor text[], v_client text[],
   v_type text[], v_encoding text[], v_url text[], v_title text[], v_markdown text[],
   e_page int[], e_extractor text[], e_content_hash bytea[],
@@ -125,14 +125,16 @@ BEGIN
     UPDATE urls u SET lease_token = NULL, state = p.state, reason = p.reason, due_at = p.due, tries = p.tries,
            expiries = CASE WHEN p.checked THEN 0 ELSE u.expiries END,
            outcome = CASE WHEN p.state IN ('accepted', 'unchanged', 'rejected') THEN p.state ELSE u.outcome END,
+           outcome_reason = CASE WHEN p.state IN ('accepted', 'unchanged', 'rejected') THEN p.reason ELSE u.outcome_reason END,
            last_fetched_at = CASE WHEN p.checked THEN t ELSE u.last_fetched_at END,
            accepted_at = CASE WHEN p.state IN ('accepted', 'unchanged') THEN t ELSE u.accepted_at END,
            etag = CASE WHEN p.validators THEN p.etag ELSE u.etag END,
            last_modified = CASE WHEN p.validators THEN p.modified ELSE u.last_modified END,
            is_noindex = CASE WHEN p.validators THEN p.noindex ELSE u.is_noindex END,
+           robots_tags = CASE WHEN p.validators THEN p.tags ELSE u.robots_tags END,
            version_id = p.version
-      FROM unnest(p_token, p_key, p_state, p_reason, p_due, p_tries, p_is_checked, p_validators, p_etag, p_last_modified, p_is_noindex, v_ver)
-           WITH ORDINALITY AS p(tok, k, state, reason, due, tries, checked, validators, etag, modified, noindex, version, i)
+      FROM unnest(p_token, p_key, p_state, p_reason, p_due, p_tries, p_is_checked, p_validators, p_etag, p_last_modified, p_is_noindex, p_robots_tags, v_ver)
+           WITH ORDINALITY AS p(tok, k, state, reason, due, tries, checked, validators, etag, modified, noindex, tags, version, i)
      WHERE p.i = ANY (v_ok) AND u.source_id = p_source AND u.url_key = p.k AND u.lease_token = p.tok
     RETURNING u.host_id, u.state, u.due_at)
   SELECT array_agg(host_id), array_agg((state <> 'queued')::int::smallint), array_agg(due_at) INTO w_host, w_lane, w_due FROM u;

@@ -38,14 +38,14 @@ BEGIN
   UPDATE queues SET rests_until = p_until WHERE source_id = p_source AND host_id = p_host AND rests_until < p_until;
 END $$;
 
--- What a source's robots.txt group asks of a host (null: nothing). Says whether leases live that were given under a smaller delay: then
+-- What a source's robots.txt group at an origin asks of its host (null: nothing). Says whether leases live that were given under a smaller delay: then
 -- the host rests for the delay, and the worker is to give its leases back; the next lease is paced by it. Workers of other sources may
 -- never look at this robots.txt: the rest is long enough for their heartbeats to see it.
-CREATE OR REPLACE FUNCTION ask_crawl_delay(p_source int, p_host int, p_delay interval) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION ask_crawl_delay(p_source int, p_host int, p_origin text, p_delay interval) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-  IF p_delay IS NULL THEN DELETE FROM host_policies WHERE source_id = p_source AND host_id = p_host; RETURN false; END IF;
-  INSERT INTO host_policies AS p (source_id, host_id, crawl_delay) VALUES (p_source, p_host, p_delay)
-    ON CONFLICT (host_id, source_id) DO UPDATE SET crawl_delay = excluded.crawl_delay WHERE p.crawl_delay <> excluded.crawl_delay;
+  IF p_delay IS NULL THEN DELETE FROM host_policies WHERE source_id = p_source AND host_id = p_host AND origin = p_origin; RETURN false; END IF;
+  INSERT INTO host_policies AS p (source_id, host_id, origin, crawl_delay) VALUES (p_source, p_host, p_origin, p_delay)
+    ON CONFLICT (host_id, source_id, origin) DO UPDATE SET crawl_delay = excluded.crawl_delay WHERE p.crawl_delay <> excluded.crawl_delay;
   PERFORM 1 FROM hosts h WHERE h.host_id = p_host AND h.min_delay < p_delay AND EXISTS (SELECT 1 FROM leases l WHERE l.host_id = p_host);
   IF NOT FOUND THEN RETURN false; END IF;
   PERFORM block_host(p_host, clock_timestamp() + greatest(p_delay, CASE WHEN EXISTS (
@@ -108,7 +108,7 @@ BEGIN
     EXIT WHEN v_left <= 0;
     PERFORM 1 FROM queues WHERE source_id = p_source AND host_id = q.host_id ORDER BY lane FOR NO KEY UPDATE;
     WITH u AS (
-      UPDATE urls u SET state = coalesce(u.outcome, 'cancelled'), reason = CASE WHEN u.outcome IS NULL THEN p_reason ELSE u.reason END,
+      UPDATE urls u SET state = coalesce(u.outcome, 'cancelled'), reason = CASE WHEN u.outcome IS NULL THEN p_reason ELSE u.outcome_reason END,
              due_at = CASE WHEN u.outcome IS NULL THEN NULL ELSE u.due_at END, tries = 0
        WHERE u.ctid = ANY (ARRAY(SELECT x.ctid FROM urls x WHERE x.source_id = p_source AND x.host_id = q.host_id
               AND (x.state <> 'queued') = false AND x.lease_token IS NULL AND x.due_at IS NOT NULL
