@@ -22,6 +22,13 @@ def kills_its_process_on_poison(page: Any) -> Iterator[dict[str, object]]:
     yield from title(page)
 
 
+def interrupts_on_poison(page: Any) -> Iterator[dict[str, object]]:
+    """Raises what nobody catches, with /poison in hand."""
+    if page.url.endswith("/poison"):
+        raise KeyboardInterrupt
+    yield from title(page)
+
+
 def exits_and_leaves_a_child(page: Any) -> Iterator[dict[str, object]]:
     """Ends its process as if all were well, with /poison in hand; on another page it forks a process that stays."""
     if page.url.endswith("/poison"):

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from crawl_pipeline.domain import contract_types as kinds
-from crawl_pipeline.domain.contract_faults import faults_of
+from crawl_pipeline.domain.contract_faults import UNSTORABLE, faults_of, unstorable_texts
 from crawl_pipeline.domain.contract_records import RecordRule
 from crawl_pipeline.domain.contract_sections import (
     AcceptSection,
@@ -30,7 +30,7 @@ from crawl_pipeline.domain.contract_sections import (
 from crawl_pipeline.domain.records import canonical_json
 from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal
-from crawl_pipeline.errors import ContractError
+from crawl_pipeline.errors import ContractError, ContractFault
 
 CheckSelector = Callable[[str], str | None]  # the sentence of what is wrong with a CSS selector, or None
 
@@ -133,6 +133,8 @@ class Contract(kinds.Section):
 
 def parse_contract(data: object, *, file: str, check_selector: CheckSelector | None = None) -> Contract:
     """Validate a contract made of plain values. Raises ContractError with every fault found; `file` names it there."""
+    if unstorable := [ContractFault(path=path, message=UNSTORABLE) for path in unstorable_texts(data)]:
+        raise ContractError(file, unstorable)
     try:
         return Contract.model_validate(data, context={"check_selector": check_selector})
     except ValidationError as error:

@@ -42,6 +42,22 @@ def faults_of(error: ValidationError, model: type[BaseModel]) -> list[ContractFa
     return [ContractFault(path=path, message=message) for path, message in found]
 
 
+UNSTORABLE = "holds a NUL or half a character, which no database can keep: remove it"
+
+
+def unstorable_texts(data: object, *location: str | int) -> Iterator[str]:
+    """Where plain values hold text, as key or value, that Postgres cannot store."""
+    if isinstance(data, str) and ("\0" in data or data != data.encode("utf-8", "replace").decode()):
+        yield dotted(location).replace("\0", "\ufffd") or "(file)"
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from unstorable_texts(str(key), *location, str(key))
+            yield from unstorable_texts(value, *location, str(key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from unstorable_texts(value, *location, index)
+
+
 def dotted(location: Sequence[str | int]) -> str:
     """`("records", 0, "key")` as people write it: `records[0].key`."""
     text = ""

@@ -86,6 +86,7 @@ class FetchRequest:
     timeout: float = 30.0  # seconds, the whole exchange
     connect_timeout: float = 10.0
     max_bytes: int = 10_000_000  # of the body after decompression
+    keeps_beginning: bool = False  # of a longer body; else it is too large
     types: tuple[str, ...] | None = None  # media types whose body is wanted; None: any
     allow_networks: tuple[str, ...] = ()  # CIDR: non-global addresses that may be connected to
 

@@ -29,6 +29,8 @@ _FIELDS = {
     "crawl-delay": "delay", "crawldelay": "delay", "crawl delay": "delay",
     "sitemap": "sitemap", "site-map": "sitemap",
 }  # fmt: skip
+# Each costs every URL a scan. Who writes more means to hold crawlers up: then all is disallowed.
+MOST_WILDCARDS = 2_000
 FRESH_FOR = timedelta(hours=24)  # RFC 9309, section 2.4: a copy is used for no longer
 FRESH_FOR_AT_LEAST = timedelta(minutes=5)  # also where the site forbids caching: one fetch serves many pages
 _MAX_AGE = re.compile(r"""(?:^|[,;\s])max-age\s*=\s*"?([^",;\s]*)""", re.IGNORECASE)
@@ -153,7 +155,10 @@ class RobotsRules:
     def _matcher(self, user_agent: str) -> Protego:
         matcher = self._matchers.get(user_agent)
         if matcher is None:
-            matcher = self._matchers[user_agent] = _matcher(self._rules_for(user_agent))
+            rules = self._rules_for(user_agent)
+            if sum("*" in value for _, value in rules) > MOST_WILDCARDS:
+                rules = [("disallow", "/")]
+            matcher = self._matchers[user_agent] = _matcher(rules)
         return matcher
 
 

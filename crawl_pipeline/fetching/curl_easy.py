@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ _QUICK_EXIT = 322
 # CURLOPT_SUPPRESS_CONNECT_HEADERS, nameless there too: a proxy's answer to CONNECT is not the site's.
 _SUPPRESS_CONNECT_HEADERS = 265
 _KEPT_FOR = 60  # seconds that an idle connection may still be used
+_MOST_KEPT = 4096  # idle connections whose sockets are remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +37,23 @@ class Loop:
     proxy: str | None
     faults: list[BaseException] = field(default_factory=list)
     opened: list[socket.socket] = field(default_factory=list)  # pycurl uses a duplicate: these are to be closed
+    kept: dict[tuple[str, int], int] = field(default_factory=dict)  # local address of an idle connection -> its socket
 
 
 class Hand:
     """Carries one exchange after another; made once, used again and again."""
 
-    __slots__ = ("_connect_ms", "_has_opened", "_loop", "_refused", "_timeout_ms", "easy", "reception", "tag")
+    __slots__ = (
+        *("_connect_ms", "_has_opened", "_loop", "_refused", "_timeout_ms"),
+        *("easy", "is_answered_unasked", "reception", "tag"),
+    )
 
     def __init__(self, loop: Loop) -> None:
         self.easy: Any = pycurl.Curl()
         self.tag: object = None
         self.reception: Reception | None = None
         self._loop = loop
+        self.is_answered_unasked = False  # the kept connection had bytes to read before anything was asked over it
         self._refused: list[str] = []  # addresses that the rule kept it from
         self._has_opened = False  # a socket, to an address that the rule permits
         self._timeout_ms = self._connect_ms = 0
@@ -72,6 +79,7 @@ class Hand:
         set_option(pycurl.HEADERFUNCTION, self._on_header)
         set_option(pycurl.WRITEFUNCTION, self._on_body)
         set_option(pycurl.OPENSOCKETFUNCTION, self._on_socket)
+        set_option(pycurl.PREREQFUNCTION, self._on_connection)
         with contextlib.suppress(pycurl.error, TypeError):
             set_option(_QUICK_EXIT, 1)
 
@@ -97,11 +105,21 @@ class Hand:
         self.tag = tag
         self._refused.clear()
         self._has_opened = False
+        self.is_answered_unasked = False
 
     def drop(self) -> None:
         """Forget the exchange; the handle may be taken again."""
         self.reception = None
         self.tag = None
+
+    def keep(self) -> None:
+        """The exchange is over, and its connection may serve another: remember its socket (before it leaves libcurl's
+        multi handle). HTTP/2 tells answers apart by itself."""
+        fd = self.easy.getinfo(pycurl.ACTIVESOCKET)
+        if fd >= 0 and self.reception is not None and self.reception.http_version != "2":
+            if len(self._loop.kept) >= _MOST_KEPT:
+                self._loop.kept.clear()
+            self._loop.kept[self.easy.getinfo(pycurl.LOCAL_IP), self.easy.getinfo(pycurl.LOCAL_PORT)] = fd
 
     def refusal(self) -> str | None:
         """The sentence for people when the address rule left no address to connect to."""
@@ -127,6 +145,21 @@ class Hand:
         except BaseException as error:
             self._loop.faults.append(error)
             return 0
+
+    def _on_connection(self, _ip: str, local_ip: str, _port: int, local_port: int) -> int:
+        """A connection is had. What it has to say before it is asked is no answer to this request (RFC 9112, 9.2):
+        libcurl would take it for one, and every later answer for the one before."""
+        try:
+            fd = self._loop.kept.pop((local_ip, local_port), None)
+            if fd is None:
+                return pycurl.PREREQFUNC_OK  # type: ignore[no-any-return]
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            self.is_answered_unasked = bool(poll.poll(0))
+            return pycurl.PREREQFUNC_ABORT if self.is_answered_unasked else pycurl.PREREQFUNC_OK  # type: ignore[no-any-return]
+        except BaseException as error:
+            self._loop.faults.append(error)
+            return pycurl.PREREQFUNC_ABORT  # type: ignore[no-any-return]
 
     def _on_socket(self, purpose: int, address: Any) -> Any:
         try:

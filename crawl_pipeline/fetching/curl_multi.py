@@ -78,6 +78,8 @@ class CurlMulti:
     def _settle(self, easy: Any, code: int, message: str) -> None:
         hand = self.hands.get(easy)
         if hand is not None:
+            if code == pycurl.E_OK:
+                hand.keep()
             self.remove(hand)
             self._finished(hand, code, message)
 

@@ -170,7 +170,10 @@ class CurlTransport:
         assert hand.reception is not None
         reception = hand.reception
         reception.address = hand.easy.getinfo(pycurl.PRIMARY_IP) or None
-        if code == pycurl.E_OK:
+        if code == pycurl.E_ABORTED_BY_CALLBACK and hand.is_answered_unasked:
+            hand.is_answered_unasked = False
+            self._in_flight[hand.tag][1].add(hand)  # libcurl closed that connection; another is had
+        elif code == pycurl.E_OK:
             self._finish(hand, None, None)
         elif code == pycurl.E_COULDNT_CONNECT and (detail := hand.refusal()):
             self._finish(hand, FetchFailure.ADDRESS_REFUSED, detail)

@@ -166,7 +166,8 @@ class Reception:
         if lengths or not length.isdecimal():
             return self.end(FetchFailure.PROTOCOL, "the Content-Length is not one number")
         limit = self._encoded_limit if self._values("content-encoding") else self._body_limit
-        return int(length[:18]) <= limit or self._too_large(f"Content-Length is {length[:18]}")
+        is_within = self.request.keeps_beginning or int(length[:18]) <= limit
+        return is_within or self._too_large(f"Content-Length is {length[:18]}")
 
     def _values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key == name]
@@ -211,6 +212,7 @@ class Reception:
     def _keep(self, piece: bytes) -> bool:
         self._body_bytes += len(piece)
         if self._body_bytes > self._body_limit:
+            self._body.append(piece[: len(piece) - (self._body_bytes - self._body_limit)])
             return self._over_limit()
         self._body.append(piece)
         return self._is_sniffed or self._body_bytes < SNIFFED_BYTES or self._sniff()
@@ -227,7 +229,7 @@ class Reception:
         return self._inner_bytes <= self._encoded_limit or self._over_limit()
 
     def _over_limit(self) -> bool:
-        if self.status != 200:
+        if self.status != 200 or self.request.keeps_beginning:
             return self.end(None, None)
         return self._too_large("the body goes on")
 

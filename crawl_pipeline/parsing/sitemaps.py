@@ -22,6 +22,7 @@ MOST_BYTES = 50 * 1024 * 1024  # after decompression, as the sitemap protocol sa
 MOST_URLS = 50_000
 _LONGEST_URL = 4_096
 _LONGEST_TEXT = 10_000
+_MOST_MEMBERS = 10_000  # of a gzip stream: 50 MB in blocks of 64 kB are 800
 
 # A tag that says something, or the start of what is to be skipped. All other tags are passed over without a stop.
 _TOKEN = re.compile(
@@ -78,19 +79,39 @@ def _inflated(body: bytes) -> tuple[bytes, bool]:
     if body[:2] != b"\x1f\x8b":
         return body[:MOST_BYTES], len(body) > MOST_BYTES
     parts: list[bytes] = []
-    left = MOST_BYTES
-    while body[:2] == b"\x1f\x8b" and left > 0:
-        stream = zlib.decompressobj(wbits=31)
+    left, at = MOST_BYTES, 0
+    for _ in range(_MOST_MEMBERS):
+        if body[at : at + 2] != b"\x1f\x8b" or left <= 0:
+            return b"".join(parts), left <= 0
+        found, end = _member(body, at, left)
+        parts += found
+        left -= sum(map(len, found))
+        if end is None:
+            return b"".join(parts), left <= 0
+        at = end
+    return b"".join(parts), True
+
+
+def _member(body: bytes, at: int, left: int) -> tuple[list[bytes], int | None]:
+    """What the gzip member at a place gives, at most `left` bytes, and where it ends; None: it has no end.
+
+    Fed piece by piece: what is fed beyond a member's end is copied, which for many small members would add up.
+    """
+    stream, start, size = zlib.decompressobj(wbits=31), at, 1_024
+    parts: list[bytes] = []
+    while at < len(body) and left > 0:
+        piece = body[at : at + size]
         try:
-            part = stream.decompress(body, left)
+            part = stream.decompress(piece, left)
         except zlib.error:
-            part = _salvaged(body, left)
+            return [_salvaged(body[start:], left + sum(map(len, parts)))], None
         parts.append(part)
         left -= len(part)
-        if not stream.eof:
-            break
-        body = stream.unused_data
-    return b"".join(parts), left <= 0
+        at += len(piece)
+        if stream.eof:
+            return parts, at - len(stream.unused_data)
+        size = min(2 * size, 65_536)
+    return parts, None
 
 
 def _salvaged(body: bytes, left: int) -> bytes:

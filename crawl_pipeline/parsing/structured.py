@@ -63,7 +63,7 @@ def _decode(text: str) -> object:
     for candidate in (text, _unwrapped(text)):
         try:
             return json.loads(candidate, strict=False, parse_float=Decimal, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
+        except (ValueError, ArithmeticError, RecursionError):  # Decimal cannot hold every exponent
             continue
     return None
 

@@ -92,7 +92,8 @@ class Answers:
     def decide(self, visit: Visit, verdict: Verdict, links: tuple[FoundLink, ...] = ()) -> None:
         """Hand over a page whose content is not looked at."""
         if verdict.leads_to is not None:
-            links = self._known_links.unknown((verdict.leads_to,), visit.claimed.depth)
+            depth = visit.claimed.depth + (verdict.reason is Reason.REDIRECT_OUT)
+            links = self._known_links.unknown((verdict.leads_to,), depth)
         self._hand(visit, replace(self._decided(visit, verdict), links=links))
 
     def _take_for_target(self, visit: Visit, exchange: Exchange) -> None:

@@ -59,12 +59,12 @@ class Heartbeat(threading.Thread):
         self._on_drain = on_drain
         self._on_failed = on_failed
         self._renew_every = lease_for.total_seconds() / 3
-        self._stop = stop
+        self._ending = stop
 
     def run(self) -> None:
         """Beat until stopped."""
         renewed_at = time.monotonic()
-        while not self._stop.wait(BEAT.total_seconds()):
+        while not self._ending.wait(BEAT.total_seconds()):
             try:
                 self.beat()
                 self._look_at_hosts()
@@ -79,7 +79,7 @@ class Heartbeat(threading.Thread):
 
     def stop(self, timeout: float) -> None:
         """End it, and wait until a renewal in flight has ended."""
-        self._stop.set()
+        self._ending.set()
         self.join(timeout)
 
     def beat(self) -> None:
@@ -92,7 +92,7 @@ class Heartbeat(threading.Thread):
             now = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
             return asked, now, time.monotonic()
 
-        self._clock.observe(*self._database.retry(work, stop=self._stop))
+        self._clock.observe(*self._database.retry(work, stop=self._ending))
 
     def _look_at_hosts(self) -> None:
         """Tell how hosts answered; drain what any worker put to rest (429, an outage) or saw in trouble."""

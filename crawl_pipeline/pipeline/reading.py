@@ -162,13 +162,18 @@ class PageReader:
         self._is_armed = True
         if self._is_timed:
             signal.setitimer(signal.ITIMER_REAL, self._timeout, 0.1)  # again, where an extractor swallowed the first
+        is_survived = False
         try:
             yield
+            is_survived = True
+        except PageTimeout:
+            is_survived = True
+            raise
         finally:
             self._is_armed = False
             if self._is_timed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            if self._hand is not None:
+            if self._hand is not None and is_survived:  # whatever else is raised ends the process: the page pays
                 self._hand.drop()
 
     def _time_is_up(self, _signal: int, _frame: FrameType | None) -> None:

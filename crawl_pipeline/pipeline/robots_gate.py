@@ -144,7 +144,7 @@ class RobotsGate:
         known.may_fetch = False
         status = exchange.status if exchange.failure is None else None
         verdict = robots_verdict_for_status(None if trouble else status)
-        body = exchange.body[:LONGEST_ROBOTS] if verdict is RobotsVerdict.PARSE else None
+        body = exchange.body[: LONGEST_ROBOTS + 1] if verdict is RobotsVerdict.PARSE else None
         state = {RobotsVerdict.PARSE: "rules", RobotsVerdict.ALLOW_ALL: "allow_all"}.get(verdict, "unavailable")
         detail = trouble or exchange.detail or (f"status {exchange.status}" if exchange.status else None)
         if verdict is RobotsVerdict.UNAVAILABLE:

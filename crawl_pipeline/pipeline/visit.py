@@ -9,6 +9,7 @@ from dataclasses import replace
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import Reason, UrlState
 from crawl_pipeline.domain.pages import ClaimedUrl, Exchange, FetchLog, FetchRequest, LeaseToken, PageUrl
+from crawl_pipeline.domain.robots import LONGEST_ROBOTS
 from crawl_pipeline.domain.scope import Scope
 from crawl_pipeline.domain.urls import Canonicalizer, UrlRefusal, origin_of
 from crawl_pipeline.parsing.sitemaps import MOST_BYTES as MOST_SITEMAP_BYTES
@@ -18,7 +19,6 @@ from crawl_pipeline.pipeline.leases import Slot
 
 MAX_REDIRECTS = 10
 MAX_ROBOTS_REDIRECTS = 5
-MOST_ROBOTS_BYTES = 5_000_000  # the first 500 KiB count (RFC 9309, section 2.5); beyond this it is no robots.txt
 _REDIRECTS = {301, 302, 303, 307, 308}
 
 
@@ -126,7 +126,8 @@ class Requests:
 
     def robots_request(self, url: str) -> FetchRequest:
         """A request for robots.txt, or a hop of it: without the contract's headers, since it may leave the host."""
-        return replace(self._request(url, dict(self._user_agent), None), max_bytes=MOST_ROBOTS_BYTES)
+        request = self._request(url, dict(self._user_agent), None)
+        return replace(request, max_bytes=LONGEST_ROBOTS + 1, keeps_beginning=True)
 
     def robots_redirect(self, fetch: RobotsFetch, exchange: Exchange) -> str | None:
         """The next hop of a request for robots.txt (RFC 9309, section 2.3.1.2: at most five).
@@ -135,7 +136,7 @@ class Requests:
 
         Another authority is asked for its own robots.txt only: nothing else outside the scope is ever requested.
         """
-        location = exchange.header("location")
+        location = _location(exchange)
         if exchange.failure is not None or exchange.status not in _REDIRECTS or not location:
             return None
         target = self._canonicalizer.redirect_url(location, fetch.url)
@@ -152,7 +153,7 @@ class Requests:
         """
         if exchange.failure is not None or exchange.status not in _REDIRECTS:
             return None
-        location = exchange.header("location")
+        location = _location(exchange)
         if not location:
             return Verdict(
                 state=UrlState.REJECTED, reason=Reason.HTTP_STATUS, detail=f"status {exchange.status} without Location"
@@ -181,11 +182,11 @@ class Requests:
         return target
 
     def _admitted(self, location: str, visit: Visit) -> PageUrl | None:
-        """A redirect's target as a link would be admitted, at the depth of the page that leads there."""
+        """A redirect's target as a link would be admitted: one step deeper, or two hosts could lead on for ever."""
         page = self._canonicalizer.page_url(location, visit.url)
         if isinstance(page, UrlRefusal) or visit.claimed.is_sitemap:
             return None
-        return page if self._scope.verdict(page, visit.claimed.depth).allowed else None
+        return page if self._scope.verdict(page, visit.claimed.depth + 1).allowed else None
 
     def target_visit(self, visit: Visit) -> Visit:
         """The visit of the page at which a visit's redirects ended, in the same slot: as claimed, never visited."""
@@ -207,3 +208,11 @@ class Requests:
             types=types,
             allow_networks=self._allow_networks,
         )
+
+
+def _location(exchange: Exchange) -> str | None:
+    """Where an answer leads; bytes beyond ASCII stand for their escapes, whatever encoding the site meant."""
+    location = exchange.header("location")
+    if location is None or location.isascii():
+        return location
+    return "".join(c if ord(c) < 128 else f"%{ord(c):02X}" for c in location)

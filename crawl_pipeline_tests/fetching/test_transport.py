@@ -21,6 +21,7 @@ from crawl_pipeline.fetching import transport as transport_module
 from crawl_pipeline.fetching.reception import Limits, Reception
 from crawl_pipeline.fetching.transport import ClientName, Transport, ensure_descriptors, make_transport
 from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.fetching.conftest import Fetch
 from crawl_pipeline_tests.fetching.driving import LOOPBACK, collect, fetch_one
 from crawl_pipeline_tests.fetching.vicious_site import PAGE, ViciousSite
 
@@ -267,6 +268,17 @@ def descriptor_limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     return asked
+
+
+def test_an_answer_that_nobody_asked_for_is_no_later_requests(fetch: Fetch, site: ViciousSite) -> None:
+    """Guard: `_on_connection`; without it libcurl takes it for the next answer, and each answer for the one before."""
+    for number in range(4):
+        assert fetch(site.url(f"/answers-twice?{number}")).body == PAGE
+        asked = len(site.arrivals)
+        began = time.monotonic()
+        wait_until(lambda began=began: time.monotonic() > began + 0.06)  # type: ignore[misc]  # until it has arrived
+        assert fetch(site.url(f"/page?{number}")).body == PAGE
+        assert len(site.arrivals) == asked + 1
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_needed(descriptor_limits: list[tuple[int, int]]) -> None:

@@ -309,6 +309,14 @@ async def _lies_long(call: Call) -> None:
     await call.html(b"12345HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nHIDDEN", length=5)
 
 
+@vice("/answers-twice", closes=False)
+async def _answers_twice(call: Call) -> None:
+    """Sends an answer, and a moment later one that nobody asked for."""
+    await call.html(PAGE)
+    await asyncio.sleep(0.02)
+    await call.html(b"<title>unasked</title>")
+
+
 @vice("/two-lengths")
 async def _two_lengths(call: Call) -> None:
     await call.html(b"x" * 10, "Content-Length: 5", length=10)

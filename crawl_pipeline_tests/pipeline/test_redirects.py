@@ -115,7 +115,7 @@ def test_target_on_another_host_is_a_url_of_its_own_where_it_is_in_scope(databas
             }
             return pages.get(asked.path) or to(f"{inside}/private/1")
 
-        crawl(database, contract(site, ["/"], scope={"exclude": ["/private/**"]}, limits={"max_depth": 1}))
+        crawl(database, contract(site, ["/"], scope={"exclude": ["/private/**"]}, limits={"max_depth": 2}))
         there = [asked for asked in site.asked if asked.host == site.authorities[1]]
         with pytest.raises(BlockingIOError):  # nobody ever connected
             listener.accept()
@@ -126,7 +126,7 @@ def test_target_on_another_host_is_a_url_of_its_own_where_it_is_in_scope(databas
     }
     assert {row.reason for url, row in found.items() if url.endswith(("/in", "/out", "/both"))} == {"redirect_out"}
     target = found[f"http://{site.authorities[1]}/x"]
-    assert (target.state, target.depth) == ("accepted", 1)
+    assert (target.state, target.depth) == ("accepted", 2)
     details = {row.detail for row in rows(database, "SELECT detail FROM fetches WHERE reason = 'redirect_out'")}
     assert f"to {outside}" in details
 
@@ -162,6 +162,30 @@ def test_loop_ends_after_one_cycle_and_a_chain_after_ten_hops(database: Database
     }
     assert [asked.count(f"/ring/{n}") for n in range(3)] == [1, 1, 1]
     assert (asked.count("/self"), sum(path.startswith("/deep/") for path in asked)) == (1, 11)
+
+
+def test_two_hosts_that_lead_on_to_each_other_end_at_max_depth(database: Database) -> None:
+    """Guard: the target on another host lies one step deeper."""
+    with Site(lambda asked: answer(asked), hosts=2) as site:
+
+        def answer(asked: Asked) -> Answer:
+            other = site.authorities[asked.host == site.authorities[0]]
+            number = int(asked.path.partition("?")[2] or 0)
+            return to(f"http://{other}/r?{number + 1}")
+
+        report = crawl(database, contract(site, ["/r?0"], limits={"max_depth": 3}))
+        assert site.paths() == [f"/r?{number}" for number in range(4)]
+    assert report.urls["rejected"] == 4
+
+
+def test_location_beyond_ascii_is_followed_as_the_bytes_that_were_sent(database: Database) -> None:
+    """Guard: `_location`."""
+    there = "/caf\u00e9/\u00e0"
+    moved = there.encode().decode("latin-1")  # as a header carries it
+    pages = {"/": to(moved), "/caf%C3%A9/%C3%A0": page("there")}
+    with Site(answers(pages)) as site:
+        crawl(database, contract(site, ["/"]))
+    assert states(database)["/caf%C3%A9/%C3%A0"] == "accepted"
 
 
 def test_each_hop_is_asked_of_robots_and_scope(database: Database) -> None:

@@ -409,3 +409,20 @@ def test_source_that_obeys_no_more_holds_its_host_back_no_more(database: Databas
         assert [row.crawl_delay.total_seconds() for row in rows(database, "SELECT * FROM host_policies")] == [2]
         crawl(database, contract(site, politeness={"robots": "ignore"}), within=50)  # 61 pages; two minutes at 2 s
     assert rows(database, "SELECT 1 FROM host_policies") == []
+
+
+@pytest.mark.parametrize("client", ["libcurl", "requests"])
+def test_first_500_kib_of_an_endless_robots_count(database: Database, client: str) -> None:
+    """Guard: `keeps_beginning`; a longer one would be unavailable for ever."""
+    lines = "User-agent: *\nDisallow: /page/7\n" + "# filler\n" * 700_000 + "Disallow: /page/\n"
+    with Site(many_pages, robots=Answer(body=lines, kind="text/plain")) as site:
+        report = crawl(database, contract(site, fetch={"client": client}))
+    assert (report.urls["accepted"], report.urls["cancelled"]) == (60, 1)
+
+
+def test_robots_that_would_hold_up_the_worker_disallows_all(database: Database) -> None:
+    """Guard: `MOST_WILDCARDS`; each URL would cost a tenth of a second, in which other hosts stand still."""
+    trap = rules(*(f"Disallow: /*a*a*a*{n}$" for n in range(20_000)))
+    with Site(many_pages, hosts=2, robots=lambda asked: trap if "0.0.1" in asked.host else NOT_FOUND) as site:
+        report = crawl(database, contract(site))
+    assert (report.urls["accepted"], report.urls["cancelled"]) == (61, 1)

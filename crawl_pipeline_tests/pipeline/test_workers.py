@@ -33,8 +33,10 @@ GOOD = {"type": "page", "key": ["url"], "match": ["/page/**", "/poison", "/loops
 EXTRACTORS = "crawl_pipeline_tests.extractors"
 
 
-def test_poison_page_is_quarantined_alone(database: Database) -> None:
-    """Guard: the page in hand pays (`Hand.take`, `charge`); without it all pages of its lease would."""
+@pytest.mark.parametrize("how", ["kills_its_process_on_poison", "interrupts_on_poison"])
+def test_poison_page_is_quarantined_alone(database: Database, how: str) -> None:
+    """Guards: the page in hand pays (`Hand.take`, `charge`); without it all pages of its lease would. What its reading
+    raises, and ends the process with, leaves it in hand (`is_survived`): else it would kill workers for ever."""
 
     def answer(asked: Asked) -> Answer:
         if asked.path == "/":
@@ -43,7 +45,7 @@ def test_poison_page_is_quarantined_alone(database: Database) -> None:
         return page(asked.path)
 
     with Site(answer, hosts=20) as site:
-        rule = {**GOOD, "python": f"{EXTRACTORS}:kills_its_process_on_poison"}
+        rule = {**GOOD, "python": f"{EXTRACTORS}:{how}"}
         report = crawl(database, contract(site, records=[rule]), workers=2, within=120)
     assert report.urls["accepted"] == 200
     quarantined = rows(database, "SELECT url, reason FROM urls WHERE state = 'quarantined'")

@@ -146,6 +146,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("nameless agent", {"politeness": {"user_agent": "My Bot/1"}}, "politeness.user_agent", "start with a name"),
     ("client", {"fetch": {"client": "httpx"}}, "fetch.client", '"httpx": use libcurl or requests'),
     ("renderer", {"fetch": {"renderer": "chromium"}}, "fetch.renderer", "pages are not rendered: use none"),
+    ("NUL", {"description": "a\0b"}, "description", "holds a NUL or half a character"),
+    ("surrogate", {"fetch": {"headers": {"A": "\ud800"}}}, "fetch.headers.A", "holds a NUL or half a character"),
     ("proxy", {"fetch": {"proxy": "http://p"}}, "fetch.proxy", "no contract names a proxy"),
     ("size", {"fetch": {"max_bytes": "10 meg"}}, "fetch.max_bytes", "use a size such as 500KB, 10MB or 1GiB"),
     ("media type", {"fetch": {"types": ["html"]}}, "fetch.types[0]", "use a media type such as text/html"),

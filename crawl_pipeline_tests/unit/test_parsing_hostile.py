@@ -191,3 +191,9 @@ def test_no_url_or_link_text_makes_a_page_raise(url: str, href: str) -> None:
     page = parse(body, content_type="text/html", url=url)
     links(page, follow_nofollow=False, limit=10)
     assert isinstance(page.base_url, str)
+
+
+@pytest.mark.parametrize("number", ["1e99999999999999999999", "-1e99999999999999999999", "1e-99999999999999999999"])
+def test_number_that_no_decimal_can_hold_makes_a_block_no_json(number: str) -> None:
+    body = LD + f'{{"@type":"Product","name":"x","price":{number}}}</script><h1>a</h1>'.encode()
+    assert isinstance(EXTRACTOR.extract(document(body), page_url()), Extraction)

@@ -203,6 +203,15 @@ def test_an_archive_of_several_members_is_read_to_its_end() -> None:
     ]
 
 
+def test_very_many_gzip_members_cost_what_their_bytes_do() -> None:
+    """Guards: members are fed piece by piece (whole, 100,000 of them would copy a terabyte); `_MOST_MEMBERS`."""
+    tail = b"x" * 20_000_000
+    few = gzip.compress(b"http://a.example/1\n") + gzip.compress(b"") * 9_000 + gzip.compress(b"http://a.example/2\n")
+    assert locs(few + tail) == ["http://a.example/1", "http://a.example/2"]
+    contents = read(gzip.compress(b"http://a.example/1\n") + gzip.compress(b"") * 1_000_000)
+    assert ([url.loc for url in contents.urls], contents.truncated) == (["http://a.example/1"], True)
+
+
 BOMBS = {
     "a gzip bomb": gzip.compress(b"<url><loc>http://a.example/</loc>" + bytes(MOST_BYTES * 4)),
     "external entity": b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><url><loc>http://a.example/&e;</loc></url>',
