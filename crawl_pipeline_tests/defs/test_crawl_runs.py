@@ -11,11 +11,12 @@ from crawl_pipeline.storage.database import Database
 from crawl_pipeline_tests import crawling
 from crawl_pipeline_tests.defs.worlds import World, run_job, said_of, steps
 
-OPEN, WORK, CLOSE, RECORDS = (
+OPEN, WORK, CLOSE, RECORDS, CHECKS = (
     "page_versions.open_crawl",
     "page_versions.crawl_worker[machine_0]",
     "page_versions.close_crawl",
     "records",
+    "source_health",
 )
 
 
@@ -28,7 +29,7 @@ def test_a_run_crawls_the_source_and_a_second_one_finds_nothing_due(
 ) -> None:
     result = run_job(instance, workers=1)
     assert result.success
-    assert steps(result) == [OPEN, WORK, CLOSE, RECORDS]
+    assert steps(result) == [OPEN, WORK, CLOSE, RECORDS, CHECKS]
     pages, records = said_of(result, "page_versions"), said_of(result, "records")
     (crawl,) = crawling.rows(database, "SELECT crawl_id, run_id, stop_reason FROM crawls")
     assert (crawl.run_id, crawl.stop_reason) == (result.run_id, "finished")
@@ -37,7 +38,7 @@ def test_a_run_crawls_the_source_and_a_second_one_finds_nothing_due(
     assert pages["requests per stored record"] == 1.05
     assert (records["dagster/row_count"], records["versions re-extracted"]) == (500, 0)
     assert_previewed(instance, shop)
-    assert str(pages["picture"]).startswith("![pages per second, statuses and answer times](data:image/svg+xml;base64,")
+    assert str(pages["picture"]).startswith("![pages per second](data:image/svg+xml;base64,")
     for said, n in ((pages, 100), (records, 100)):
         assert (said["contract"], said["owner"]) == (str(world.sources / "demo_shop.yaml"), "team:data")
         query = str(said["query"]).removeprefix("```sql\n").removesuffix("\n```")
@@ -49,7 +50,7 @@ def test_a_run_crawls_the_source_and_a_second_one_finds_nothing_due(
     asked = requests(shop)
     second = run_job(instance)
     assert second.success
-    assert steps(second) == [OPEN, CLOSE, RECORDS]
+    assert steps(second) == [OPEN, CLOSE, RECORDS, CHECKS]
     assert str(said_of(second, "page_versions")["stop reason"]).startswith("nothing_due: 0 due, next at 2")
     assert requests(shop) == asked
 
@@ -92,7 +93,7 @@ def test_records_alone_run_one_step_and_make_no_request(
     contract.write_text(text.replace("price:       {css", "cost:        {css"), encoding="utf-8")
     asked = requests(shop)
     result = run_job(instance, assets=["records"])
-    assert (result.success, steps(result)) == (True, [RECORDS])
+    assert (result.success, steps(result)) == (True, [RECORDS, CHECKS])
     said = said_of(result, "records")
     assert said["records changed by re-extraction"] == products
     assert products > 0

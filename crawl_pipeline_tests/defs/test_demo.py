@@ -37,7 +37,7 @@ def test_the_demo_shows_its_records_and_leaves_no_server(tmp_path: Path, crawl_h
     demo = start_demo(crawl_home, tmp_path / "output")
     assert demo.wait(400) == 0, (tmp_path / "output").read_text()
     said = (tmp_path / "output").read_text(encoding="utf-8")
-    assert re.search(r"demo_shop: \d+ of \d+ pages done, ", said)
+    assert re.search(r"demo_shop\w*: \d+ of \d+ pages done, ", said)
     assert "500 records (500 new, 0 changed), 525 page versions (525 new)" in said
     assert "500 product records, the first 10 shown" in said
     assert "DS-0001  Oak Bookshelf" in said

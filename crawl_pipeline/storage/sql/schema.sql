@@ -284,6 +284,7 @@ CREATE TABLE record_pages (  -- which pages claim a record; `data` only where it
   PRIMARY KEY (source_id, url_key, record_id)
 );
 CREATE INDEX record_pages_by_record ON record_pages (record_id);
+CREATE INDEX record_pages_in_conflict ON record_pages (source_id) WHERE data IS NOT NULL;
 
 CREATE TABLE record_versions (  -- the history of each record
   record_id  uuid NOT NULL,
