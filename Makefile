@@ -1,12 +1,12 @@
 # Every target makes the environment that it needs in .venv; Python 3.11 to 3.14, make and a C library are enough.
 # `make test ARGS="-k frontier"` and the like pass arguments on.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test check bench drill conformance format clean
+.PHONY: help demo dev test check bench browser drill conformance format clean
 
 UV_VERSION := 0.13.9
 BIN := .venv/bin
 # Three processes on two cores: tests wait for servers, timers and kills more than they compute.
-PYTEST := $(BIN)/python -m pytest crawl_pipeline_tests -q -n 3
+PYTEST := $(BIN)/python -m pytest crawl_pipeline_tests -q -n 3 --dist loadgroup
 ARGS ?=
 
 # The first Python that fits; `make PYTHON=/path/to/python3.13 test` chooses another.
@@ -43,6 +43,9 @@ bench: .venv/.bench  ## The benchmark: a table with ratios
 drill: .venv/.ready  ## Stress and outages played through: minutes, not seconds
 	$(PYTEST) -m drill $(ARGS)
 
+browser: .venv/.browser  ## The tests of the UI in Chromium (Debian: apt-get install chromium)
+	$(PYTEST) -m browser $(ARGS)
+
 conformance: .venv/.ready  ## The published test suites of ../shared/corpora
 	$(PYTEST) -m conformance $(ARGS)
 
@@ -61,8 +64,12 @@ $(BIN)/uv:
 
 .venv/.ready: $(BIN)/uv pyproject.toml uv.lock
 	$(BIN)/uv sync --quiet --frozen --python $(BIN)/python
-	@rm -f .venv/.bench && touch $@
+	@rm -f .venv/.bench .venv/.browser && touch $@
 
 .venv/.bench: .venv/.ready
-	$(BIN)/uv sync --quiet --frozen --python $(BIN)/python --group bench
+	$(BIN)/uv sync --quiet --frozen --inexact --python $(BIN)/python --group bench
+	@touch $@
+
+.venv/.browser: .venv/.ready
+	$(BIN)/uv sync --quiet --frozen --inexact --python $(BIN)/python --group browser
 	@touch $@

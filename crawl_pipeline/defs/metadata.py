@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from crawl_pipeline.defs.pictures import as_markdown
+from crawl_pipeline.defs import pictures
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.outcomes import StopReason, UrlState
 from crawl_pipeline.pipeline.crawl import CrawlReport, OpenedCrawl
@@ -109,7 +109,12 @@ def of_crawl(database: Database, crawl: OpenedCrawl, report: CrawlReport) -> Met
         described["held removals"] = dg.MetadataValue.md(_held(report))
     history = crawl_history(database, report.crawl_id, crawl.opened_at)
     if history is not None:
-        described["picture"] = dg.MetadataValue.md(as_markdown(history))
+        drawn = {
+            "picture": dg.MetadataValue.md(pictures.picture(history)),
+            "answers by status": dg.MetadataValue.md(pictures.statuses(history)),
+            "answer times": dg.MetadataValue.md(pictures.answer_times(history)),
+        }
+        described = {**drawn, **described}
     return {**described, **of_source(database, crawl.source, _PAGES_QUERY)}
 
 

@@ -1,58 +1,65 @@
-"""The picture of a crawl is small, well-formed and safe, whatever the crawl was."""
+"""The picture of a crawl is shown without a click, well-formed and within its frame, whatever the crawl was."""
 
 from __future__ import annotations
 
 import base64
+import re
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawl_pipeline.defs.pictures import HEIGHT, WIDTH, as_markdown, as_svg
+from crawl_pipeline.defs.pictures import HEIGHT, SHOWN_AT_ONCE, WIDTH, answer_times, picture, statuses
 from crawl_pipeline.domain.outcomes import UrlState
 from crawl_pipeline.storage.crawl_history import SPANS, CrawlHistory, HostTimes
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 hosts = st.builds(
     HostTimes,
-    authority=st.text(max_size=200),
-    exchanges=st.integers(1),
+    authority=st.from_regex(r"[a-z0-9.-]{1,200}(:[0-9]{1,5})?", fullmatch=True),
+    exchanges=st.integers(1, 10**9),
     mean=st.floats(0, 1e6),
     longest=st.floats(0, 1e6),
 )
 counts = st.lists(st.integers(0, 10**7), min_size=SPANS, max_size=SPANS).map(lambda n: [*n[:-1], n[-1] + 1])
 histories = st.builds(
     CrawlHistory,
-    began_at=st.just(NOW),
+    began_at=st.just(datetime(2026, 1, 1, tzinfo=UTC)),
     span=st.floats(1 / SPANS, 1e6),
     outcomes=st.dictionaries(
         st.sampled_from([s.value for s in UrlState if s is not UrlState.ACTIVE]), counts, min_size=1
     ),
-    statuses=st.dictionaries(st.one_of(st.just("none"), st.integers(100, 999).map(str)), st.integers(1), max_size=9),
+    statuses=st.dictionaries(st.one_of(st.just("none"), st.integers(100, 999).map(str)), st.integers(1, 10**9)),
     hosts=st.lists(hosts, max_size=5),
-    host_count=st.integers(5),
+    host_count=st.integers(5, 10**6),
 )
+
+
+def svg_of(history: CrawlHistory) -> ET.Element:
+    encoded = picture(history).split("base64,")[1].split(")")[0]
+    return ET.fromstring(base64.b64decode(encoded))
 
 
 @settings(max_examples=60)
 @given(histories)
-def test_picture_is_well_formed_within_its_frame_and_small(history: CrawlHistory) -> None:
-    text = "".join(c for c in as_svg(history) if ord(c) >= 32)  # hosts' names have no control characters
-    root = ET.fromstring(text)
-    for rect in root.iter("{http://www.w3.org/2000/svg}rect"):
-        x, y, width, height = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
-        assert 0 <= x <= x + width <= WIDTH
-        assert 0 <= y <= y + height <= HEIGHT
-    assert len(as_markdown(history)) < 16_000
+def test_everything_is_shown_without_a_click(history: CrawlHistory) -> None:
+    for text in (picture(history), statuses(history), answer_times(history)):
+        assert len(text.encode("utf-16-le")) < 2 * SHOWN_AT_ONCE
+    for path in svg_of(history).iter("{http://www.w3.org/2000/svg}path"):
+        assert {int(x) <= WIDTH for x in re.findall(r"H(\d+)", path.attrib["d"])} == {True}
+        assert {int(y) <= HEIGHT for y in re.findall(r"V(\d+)", path.attrib["d"])} == {True}
 
 
-def test_a_hosts_name_cannot_leave_its_text() -> None:
-    evil = HostTimes(authority='</text><script>"&', exchanges=1, mean=0.1, longest=0.2)
+def test_layers_lie_on_top_of_one_another() -> None:
     history = CrawlHistory(
-        began_at=NOW, span=1.0, outcomes={"accepted": [1] * SPANS}, statuses={"200": SPANS}, hosts=[evil], host_count=1
+        began_at=datetime(2026, 1, 1, tzinfo=UTC),
+        span=1.0,
+        outcomes={"rejected": [1] * SPANS, "accepted": [3] * SPANS},
+        statuses={"200": 3 * SPANS, "404": SPANS},
+        hosts=[],
+        host_count=0,
     )
-    svg = as_svg(history)
-    assert "<script" not in svg
-    markdown = as_markdown(history)
-    assert base64.b64decode(markdown.split("base64,")[1].removesuffix(")")).decode() == svg
+    rejected, accepted = (path.attrib["d"] for path in svg_of(history).iter("{http://www.w3.org/2000/svg}path"))
+    assert rejected == f"M0 {HEIGHT}V0H{WIDTH}V{HEIGHT}z"
+    assert accepted == f"M0 {HEIGHT}V{HEIGHT // 4}H{WIDTH}V{HEIGHT}z"
+    assert "at most 4 a second, over 0:48: green accepted 144, orange rejected 48" in picture(history)
