@@ -20,17 +20,27 @@ if TYPE_CHECKING:
     from crawl_pipeline.pipeline.visit import RobotsFetch, Visit
 
 _MOST_LATE = 0.25  # seconds; a quarter of the delay where that is less
+_DRIFT = 5e-4  # seconds a second: as fast as a kernel slews a clock
 
 
 class DatabaseClock:
-    """The database's time from this process's monotonic clock: starts are planned in the one and kept in the other."""
+    """The database's time from this process's monotonic clock: starts are planned in the one and kept in the other.
+
+    A slow answer says little: it is taken only where it is surer than what is known, which grows unsure with time
+    (the clock filter of NTP, RFC 5905), or contradicts it: then the database's clock was set.
+    """
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
+        self._unsure = math.inf  # seconds, when it was observed
+        self._observed_at = 0.0
 
     def observe(self, asked: float, database_now: datetime, answered: float) -> None:
         """Correct the offset by an answer of the database, between two readings of the monotonic clock."""
-        self._offset = database_now.timestamp() - (asked + answered) / 2
+        offset, unsure = database_now.timestamp() - (asked + answered) / 2, (answered - asked) / 2
+        known = self._unsure + _DRIFT * (answered - self._observed_at)
+        if unsure <= known or abs(offset - self._offset) > unsure + known:
+            self._offset, self._unsure, self._observed_at = offset, unsure, answered
 
     def monotonic(self, at: datetime) -> float:
         """When, on the monotonic clock, a database time is."""

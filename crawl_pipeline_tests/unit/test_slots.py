@@ -102,3 +102,20 @@ def test_slot_without_a_delay_starts_at_once() -> None:
         slot.free(5.5)
         assert slot.starts_at == 5.5
         assert not slot.is_late(99.0)
+
+
+def test_slow_answer_does_not_move_a_clock_that_is_surer() -> None:
+    """Guard: the comparison in `observe`; an answer under load would shift one worker's starts against another's."""
+    clock = DatabaseClock()
+    clock.observe(10.0, datetime.fromtimestamp(1010.001, UTC), 10.002)  # 1000 s ahead, known to a millisecond
+    clock.observe(12.0, datetime.fromtimestamp(1012.001, UTC), 12.080)  # taken at once, answered late: 39 ms wrong
+    assert clock.monotonic(datetime.fromtimestamp(1020, UTC)) == pytest.approx(20.0, abs=1e-3)
+    clock.observe(14.0, datetime.fromtimestamp(1014.0015, UTC), 14.002)  # as sure as what has grown old: taken
+    assert clock.monotonic(datetime.fromtimestamp(1020, UTC)) == pytest.approx(19.9995, abs=1e-5)
+
+
+def test_clock_of_a_database_that_was_set_is_followed_at_once() -> None:
+    clock = DatabaseClock()
+    clock.observe(10.0, datetime.fromtimestamp(1010.001, UTC), 10.002)
+    clock.observe(12.0, datetime.fromtimestamp(1312.04, UTC), 12.080)  # 300 s later than it was
+    assert clock.monotonic(datetime.fromtimestamp(1320, UTC)) == pytest.approx(20.0, abs=1e-3)
