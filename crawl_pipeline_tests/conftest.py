@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ import psutil
 import psycopg
 import pytest
 
+from crawl_pipeline.demo.shop import Shop
 from crawl_pipeline.storage import schema
 from crawl_pipeline.storage.database import Database
 from crawl_pipeline.storage.embedded import EmbeddedServer, server_processes
 from crawl_pipeline.storage.filelock import try_lock
 from crawl_pipeline_tests import wait_until
+from crawl_pipeline_tests.live.stack import SOURCES, Stack, served
 
 __all__ = ["wait_until"]
 
@@ -126,6 +129,28 @@ def stopped_home() -> Iterator[Path]:
         server.release()
     yield folder / "home"
     end_home(folder / "home")
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack that the tests marked `IN_ONE_PROCESS` share, with a shop for each of them.
+
+    Started for the first that asks for it. At the end SIGTERM stops all of it, quietly, and nothing is left.
+    """
+    home = Path(tempfile.mkdtemp(prefix="crawl-home-")) / "home"
+    try:
+        with ExitStack() as shops:
+            running = {name: shops.enter_context(Shop.start(latency=0.0)) for name in SOURCES}
+            with served(tmp_path_factory.mktemp("live"), home, running) as stack:
+                yield stack
+                stack.command.process.send_signal(signal.SIGTERM)
+                assert stack.command.wait(100) == 143
+                assert stack.command.out.count("\n") == 1, stack.command.out
+                assert stack.command.err in {"", "port 8800 is in use, so the demo shop is not started\n"}
+                wait_until(lambda: not any(process.is_running() for process in stack.processes), within=5)
+                assert server_processes(home) == []
+    finally:
+        end_home(home)
 
 
 def end_home(home: Path) -> None:

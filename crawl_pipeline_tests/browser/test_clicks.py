@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from crawl_pipeline_tests import wait_until
-from crawl_pipeline_tests.live.sharing import IN_ONE_PROCESS
-from crawl_pipeline_tests.live.stack import Stack, Ui
+from crawl_pipeline_tests.live.stack import IN_ONE_PROCESS, Stack, Ui
 
 CHROMIUM = Path("/usr/bin/chromium")
 SCREENSHOTS = Path(".screenshots")
@@ -61,12 +60,9 @@ def choose(tab: Any, *sources: str) -> None:
 
 
 def wait_for_runs(ui: Ui, *sources: str) -> None:
-    """Each source has a run that succeeded."""
-    wait_until(
-        lambda: {run.source for run in ui.runs(*sources) if run.status == "SUCCESS"} == set(sources),
-        within=700,
-        every=0.5,
-    )
+    """Each source has a run that succeeded, and no other."""
+    expected = [(source, "SUCCESS") for source in sorted(sources)]
+    wait_until(lambda: sorted((run.source, run.status) for run in ui.runs(*sources)) == expected, within=400, every=0.5)
 
 
 def test_a_partition_is_materialized_from_the_asset_page_and_shows_its_picture(stack: Stack, tab: Any) -> None:

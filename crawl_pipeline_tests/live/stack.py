@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import requests
 
 from crawl_pipeline.cli.services import free_port
@@ -29,6 +30,10 @@ MATERIALIZATIONS = """query($key: AssetKeyInput!, $partitions: [String!]) { asse
   ... on Asset { assetMaterializations(partitions: $partitions) { runId metadataEntries {
     label __typename ... on TextMetadataEntry { text } ... on IntMetadataEntry { intValue }
     ... on MarkdownMetadataEntry { mdStr } } } } } }"""
+# A source for each test of the shared stack: they run in any order.
+SOURCES = ("single", "first", "second", "third", "stopped", "clicked", "bulk_one", "bulk_two")
+# They all belong into one process of pytest-xdist: each process would start a stack of its own.
+IN_ONE_PROCESS = pytest.mark.xdist_group("live")
 OVER = {"SUCCESS", "FAILURE", "CANCELED"}
 
 

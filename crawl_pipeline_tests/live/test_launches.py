@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crawl_pipeline_tests import wait_until
-from crawl_pipeline_tests.live.sharing import IN_ONE_PROCESS
-from crawl_pipeline_tests.live.stack import Stack
+from crawl_pipeline_tests.live.stack import IN_ONE_PROCESS, Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), IN_ONE_PROCESS]
 
@@ -24,8 +23,8 @@ def test_a_backfill_makes_one_run_a_partition_each_with_numbers_of_its_own(stack
     names = ("first", "second", "third")
     stack.ui.backfill(*names)
     wait_until(
-        lambda: {run.source for run in stack.ui.runs(*names) if run.status == "SUCCESS"} == set(names),
-        within=700,
+        lambda: sorted((run.source, run.status) for run in stack.ui.runs(*names)) == [(n, "SUCCESS") for n in names],
+        within=400,
         every=0.5,
     )
     assert [len(stack.shops[name].requests) for name in names] == [525] * 3
