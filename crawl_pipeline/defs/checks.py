@@ -8,6 +8,7 @@ One step judges all of a source: a check a step would cost more than the judging
 import json
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from dagster import AssetCheckEvaluation
@@ -52,14 +53,7 @@ def source_health(
     for one in findings(facts) if facts is not None else ():
         if dg.AssetCheckKey(dg.AssetKey(one.asset), one.name) not in chosen:
             continue
-        yield dg.AssetCheckResult(
-            asset_key=one.asset,
-            check_name=one.name,
-            passed=one.is_passed,
-            severity=_severity(one),
-            description=one.said,
-            metadata=one.numbers,
-        )
+        yield dg.AssetCheckResult(**_said(one))
 
 
 @dg.sensor(
@@ -79,7 +73,7 @@ def source_health_changes(context: dg.SensorEvaluationContext, crawl_database: C
             now[source] = "".join("." if one.is_passed else "E" if one.is_error else "W" for one in found)
             before = said.get(source, "." * len(found)).ljust(len(found), ".")
             events += [
-                _evaluation(source, one)
+                AssetCheckEvaluation(**_said(one), partition=source)
                 for one, verdict, last in zip(found, now[source], before, strict=False)
                 if verdict != last
             ]
@@ -91,17 +85,12 @@ def source_health_changes(context: dg.SensorEvaluationContext, crawl_database: C
     )
 
 
-def _evaluation(source: str, one: Finding) -> AssetCheckEvaluation:
-    return AssetCheckEvaluation(
-        asset_key=dg.AssetKey(one.asset),
-        check_name=one.name,
-        passed=one.is_passed,
-        severity=_severity(one),
-        description=one.said,
-        metadata=dict(one.numbers),
-        partition=source,
-    )
-
-
-def _severity(one: Finding) -> dg.AssetCheckSeverity:
-    return dg.AssetCheckSeverity.ERROR if one.is_error else dg.AssetCheckSeverity.WARN
+def _said(one: Finding) -> dict[str, Any]:
+    return {
+        "asset_key": dg.AssetKey(one.asset),
+        "check_name": one.name,
+        "passed": one.is_passed,
+        "severity": dg.AssetCheckSeverity.ERROR if one.is_error else dg.AssetCheckSeverity.WARN,
+        "description": one.said,
+        "metadata": dict(one.numbers),
+    }

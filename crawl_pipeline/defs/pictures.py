@@ -58,15 +58,15 @@ def svg(history: CrawlHistory, states: Sequence[UrlState], merged: int) -> str:
 
 def _steps(heights: Sequence[int], most: int) -> str:
     width = WIDTH // len(heights)
-    path, x, y, at = [f"M0 {HEIGHT}"], 0, HEIGHT, 0
+    path, x, y = [f"M0 {HEIGHT}"], 0, HEIGHT
     for height in heights:
         top = HEIGHT - max(round(height * HEIGHT / most), 1 if height else 0)  # what is there is seen
         x += width
-        if top == y and at:
+        if top == y and len(path) > 1:
             path[-1] = f"H{x}"
         else:
             path += [f"V{top}", f"H{x}"]
-            y, at = top, 1
+            y = top
     return "".join([*path, f"V{HEIGHT}z"])
 
 

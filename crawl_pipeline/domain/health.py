@@ -20,7 +20,7 @@ _CONFLICTS = 0.01  # of the records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What one finished crawl was answered, and what it asked; `records` are those current at its end."""
+    """What one finished crawl was answered, and what it asked."""
 
     accepted: int  # or unchanged
     rejected: int
@@ -39,7 +39,6 @@ class Facts:
     now: datetime
     pages: int  # accepted or unchanged
     stale: int  # of them, those checked longer ago than their window
-    oldest_check_at: datetime | None
     window: timedelta
     interval: timedelta
     starts_per_hour: float | None

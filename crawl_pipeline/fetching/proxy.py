@@ -35,8 +35,3 @@ def trusted_proxy(environment: Mapping[str, str]) -> str | None:
     if not is_right:
         raise UsageError(f"{URL} is no proxy's URL; write it as http://host:port or http://user:password@host:port")
     return proxy
-
-
-def asks_proxy_itself(proxy: str | None, url: str) -> bool:
-    """Whether the proxy is asked for the URL as a whole (http), rather than for a tunnel to its host (https)."""
-    return proxy is not None and url.startswith("http://")

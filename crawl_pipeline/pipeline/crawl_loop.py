@@ -79,12 +79,11 @@ class CrawlLoop:
         self._observations = observations
         self._max_retry_after = contract.politeness.max_retry_after
         self._requests = Requests(contract)
-        self._known_links = KnownLinks()
+        known_links = self._known_links = KnownLinks()
         thread = self.thread = DatabaseThread(frontier, on_committed=self._committed, wake=transport.wake)
         self._gate = RobotsGate(database, thread, contract, clock, source_id=source_id, on_change=self._robots_changed)
         reader = PageReader(contract, hand)
         self._admission = reader.admission
-        known_links = self._known_links
         self._sitemaps = SitemapVisits(database, thread, contract, reader.admission, known_links, source_id, frontier)
         self._soft_404s = Soft404Gate(database, thread, contract, clock, reader, source_id, ask_host=self._hop)
         self._visits: dict[UrlKey, Visit] = {}  # started and not committed
@@ -96,7 +95,7 @@ class CrawlLoop:
             decider=Decider(contract, random.Random()),
             reader=reader,
             sitemaps=self._sitemaps,
-            known_links=self._known_links,
+            known_links=known_links,
             target_visit=self._requests.target_visit,
             adopt=Adoption(frontier, thread, self._visits, self._give_up).adopt,
             soft_404s=self._soft_404s,

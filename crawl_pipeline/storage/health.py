@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from crawl_pipeline.domain.contract import Contract
 from crawl_pipeline.domain.health import Answers, Facts
 from crawl_pipeline.domain.revisit import RevisitPolicy
-from crawl_pipeline.storage import reports, status
+from crawl_pipeline.storage import crawls, quarantine, reports, status
 from crawl_pipeline.storage.database import Database
 
 LAST_CRAWLS = 8
@@ -40,33 +40,34 @@ def facts(database: Database, source: str) -> Facts | None:
         known = reports.find_source(connection, source)
         if known is None:
             return None
-        stands = status.source_status(connection, known)
-        freshness = RevisitPolicy(Contract.from_json(known.contract).freshness).freshness("")
+        urls = crawls.counts(connection, known.source_id)
+        pace = RevisitPolicy(Contract.from_json(known.contract).freshness).freshness("")
         this = {"s": known.source_id}
         starts = connection.execute(_STARTS, this).scalar_one()
-        crawls = connection.execute(_CRAWLS, {**this, "n": LAST_CRAWLS})
+        ended = connection.execute(_CRAWLS, {**this, "n": LAST_CRAWLS})
+        set_aside = quarantine.counts(connection, known.source_id)
+        set_aside.pop(quarantine.HELD_REMOVALS, None)
         return Facts(
-            now=stands.now,
-            pages=stands.urls["accepted"] + stands.urls["unchanged"],
-            stale=stands.freshness.stale,
-            oldest_check_at=stands.freshness.oldest_check_at,
-            window=freshness.window,
-            interval=freshness.interval,
+            now=reports.now(connection),
+            pages=urls.get("accepted", 0) + urls.get("unchanged", 0),
+            stale=status.freshness(connection, known.source_id, status.Windows.of(known.contract)).stale,
+            window=pace.window,
+            interval=pace.interval,
             starts_per_hour=float(starts) if starts is not None else None,
-            quarantine={reason: n for reason, n in stands.quarantine.items() if reason != "held_removals"},
+            quarantine=set_aside,
             oldest_quarantined_at=connection.execute(
                 _OLDEST_QUARANTINED, {**this, "n": _MOST_QUARANTINED}
             ).scalar_one(),
             held=[
                 f"{hold.missing_count:,} of {hold.record_count:,} records of type {hold.record_type} would go, "
                 f"more than guard.max_drop {hold.max_drop:g} allows"
-                for hold in stands.holds
+                for hold in quarantine.open_holds(connection, known.source_id)
             ],
             crawls=[
                 Answers(accepted=int(row.accepted or 0), rejected=int(row.rejected or 0), requests=row.requests)
-                for row in crawls
+                for row in ended
             ],
-            records=stands.record_count,
+            records=sum(status.record_counts(connection, known.source_id).values()),
             conflicts=connection.execute(_CONFLICTS, this).scalar_one(),
             expired_leases=connection.execute(_EXPIRED, this).scalar_one(),
         )

@@ -99,11 +99,11 @@ def source_status(connection: sa.Connection, source: reports.KnownSource, crawl_
         contract_version=source.contract_version,
         paused_at=source.paused_at,
         urls={state: counted.get(state, 0) for state in STATES},
-        records=_records(connection, source.source_id),
+        records=record_counts(connection, source.source_id),
         page_versions=_page_versions(connection, source.source_id),
         quarantine=quarantine.counts(connection, source.source_id),
         holds=quarantine.open_holds(connection, source.source_id),
-        freshness=_freshness(connection, source.source_id, Windows.of(source.contract)),
+        freshness=freshness(connection, source.source_id, Windows.of(source.contract)),
         crawl=_crawl(connection, crawl_id) if crawl_id is not None else None,
         now=reports.now(connection),
     )
@@ -156,7 +156,8 @@ class Windows:
         return next((window for glob, window in self._rules if glob.fullmatch(path)), self.default)
 
 
-def _records(connection: sa.Connection, source_id: int) -> dict[str, int]:
+def record_counts(connection: sa.Connection, source_id: int) -> dict[str, int]:
+    """The current records of a source by type."""
     statement = sa.text("""
         SELECT record_type, count(*) AS n FROM records WHERE source_id = :s AND gone_at IS NULL GROUP BY 1 ORDER BY 1
     """)
@@ -183,7 +184,8 @@ _STALE = """
 """
 
 
-def _freshness(connection: sa.Connection, source_id: int, windows: Windows) -> FreshnessStatus:
+def freshness(connection: sa.Connection, source_id: int, windows: Windows) -> FreshnessStatus:
+    """What of a source waits, and what is stale: the cost follows what is due."""
     due = connection.execute(
         sa.text(
             """

@@ -16,7 +16,6 @@ WELL = Facts(
     now=NOW,
     pages=1000,
     stale=0,
-    oldest_check_at=None,
     window=timedelta(hours=10),
     interval=timedelta(hours=8),
     starts_per_hour=3600.0,
