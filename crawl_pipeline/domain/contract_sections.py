@@ -132,7 +132,8 @@ class FetchSection(Section):
     """How pages are requested, and what of an answer is taken."""
 
     client: Literal["libcurl", "requests"] = "libcurl"
-    """`libcurl` is fast; `requests` is for sites that need its adapters. Both keep the same limits and address rule."""
+    """`libcurl` is fast; `requests` is for sites that need its adapters. Both keep the same limits and address rule;
+    which broken response heads they forgive differs."""
     renderer: Annotated[StrictStr, AfterValidator(_renderer), Field(json_schema_extra={"enum": ["none"]})] = "none"
     """Only `none`: pages are read as the server sends them."""
     timeout: PositiveDuration = timedelta(seconds=30)
